@@ -1,0 +1,55 @@
+# fedast: everything starts here. Needs only Python 3.11+ (with venv) and make.
+#   make demo       set up, then watch FedAST train three models at once
+#   make test       set up, then run every check of the default test command
+#   make test-all   the same, with the long tests
+#   make bench      speed of the control plane and simulator, training switched off
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help setup demo test test-all lint bench figures clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "==> Making $(VENV) and installing fedast with its pinned dependencies (a few minutes)"
+	@$(PYTHON) -c 'import sys; sys.exit("fedast needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	@echo "==> Running the demo: three models, 200 clients, four algorithms, three seeds"
+	$(BIN)/fedast demo --out fedast-demo --overwrite
+
+lint: $(STAMP)
+	@echo "==> Style, types and import rules"
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	@echo "==> Tests"
+	$(BIN)/python -m pytest -n 2
+
+test-all: lint
+	@echo "==> All tests, the long ones too"
+	$(BIN)/python -m pytest -n 2 -m ''
+
+bench: $(STAMP)
+	@echo "==> Control plane and simulator without training"
+	$(BIN)/python benchmarks/control_plane.py
+
+figures: $(STAMP)
+	@echo "==> The figure and the table in the README, from a fresh demo"
+	$(BIN)/fedast demo --out fedast-demo --overwrite
+	cp fedast-demo/curves.png docs/images/demo.png
+
+clean:
+	rm -rf $(VENV) fedast-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,97 @@
+"""Speed and memory of control plane and simulator, with training switched off.
+
+    python benchmarks/control_plane.py [--updates 1000000]
+
+Each case runs in a process of its own, so that its memory is its own. The goal
+is at least 30,000 updates/s on one core and less than 1 GiB for a million
+clients, and a cost per update that does not grow with the number of clients or
+of requests in flight.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+
+from fedast.algorithms.fedast import FedAST
+from fedast.core.protocol import TaskSpec
+from fedast.core.streams import Stream
+from fedast.learn.port import NoLearning
+from fedast.records.tally import Tally
+from fedast.sim.availability import Always
+from fedast.sim.delays import ShiftedExponential, Speeds, Timing
+from fedast.sim.simulator import Simulator
+
+TASKS = 4
+CASES = (  # clients, active requests
+    (10_000, 10_000),
+    (100_000, 10_000),
+    (1_000_000, 10_000),
+    (1_000_000, 1_000),
+    (1_000_000, 100_000),
+)
+
+
+def measure(clients: int, requests: int, updates: int, dynamic: bool) -> dict[str, float]:
+    specs = [
+        TaskSpec(
+            name=f"task-{number}",
+            active_requests=requests // TASKS,
+            buffer_size=max(1, requests // TASKS // 32),
+            evaluate_every=4,
+        )
+        for number in range(TASKS)
+    ]
+    began = time.perf_counter()
+    pool = Always(clients)
+    tally = Tally(specs)
+    simulator = Simulator(
+        FedAST(specs, pool, Stream.of(1, "control"), dynamic=dynamic),
+        NoLearning(),
+        pool,
+        ShiftedExponential(),
+        Speeds(clients, (1.3, 1.0, 0.7), (0.25, 0.5, 0.25), seed=1),
+        {spec.name: Timing(spec.name, steps=27, size=0.2) for spec in specs},
+        tally,
+        seed=1,
+    )
+    ready = time.perf_counter()
+    simulator.run(stop=lambda: tally.updates >= updates)
+    done = time.perf_counter()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {
+        "setup_s": ready - began,
+        "updates_per_s": tally.updates / (done - ready),
+        "microseconds": 1e6 * (done - ready) / tally.updates,
+        "peak_mib": peak,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--updates", type=int, default=1_000_000)
+    parser.add_argument("--case", type=int, nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.case:
+        clients, requests = options.case
+        print(json.dumps(measure(clients, requests, options.updates, dynamic=True)))
+        return
+    print(f"FedAST(D), {TASKS} tasks, {options.updates:,} updates, training switched off")
+    print(f"{'clients':>10} {'requests':>9} {'updates/s':>10} {'µs/update':>10} {'peak MiB':>9}")
+    for clients, requests in CASES:
+        command = [sys.executable, __file__, "--updates", str(options.updates)]
+        command += ["--case", str(clients), str(requests)]
+        found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        print(
+            f"{clients:>10,} {requests:>9,} {found['updates_per_s']:>10,.0f} "
+            f"{found['microseconds']:>10.1f} {found['peak_mib']:>9.0f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+from fedast.cli.main import main
+
+main()

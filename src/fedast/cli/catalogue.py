@@ -1,0 +1,103 @@
+"""``fedast list``: what a configuration can name, read off the classes that define it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import textwrap
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
+
+import click
+from pydantic import BaseModel
+from rich.console import Console
+
+from fedast.experiments.config import ALGORITHMS, AVAILABILITY, DELAYS
+from fedast.learn.presets import PRESETS
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    name: str
+    default: Any
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    name: str
+    summary: str
+    options: tuple[Option, ...]
+
+
+def entries(what: str) -> list[Entry]:
+    sections: Mapping[str, Mapping[str, type[BaseModel]]] = {
+        "algorithms": ALGORITHMS,
+        "delays": DELAYS,
+        "availability": AVAILABILITY,
+    }
+    if what in sections:
+        return [_section_entry(name, section) for name, section in sections[what].items()]
+    return [
+        Entry(
+            preset.name,
+            f"{preset.summary}; target {preset.metric} {preset.target}",
+            tuple(
+                Option(f.name, None if f.default is MISSING else f.default, notes.get(f.name, ""))
+                for f in fields(preset.options)
+            ),
+        )
+        for preset in PRESETS.values()
+        for notes in [_notes(preset.options)]
+    ]
+
+
+def _section_entry(name: str, section: type[BaseModel]) -> Entry:
+    notes: dict[str, str] = {}
+    for base in reversed(section.__mro__):
+        if issubclass(base, BaseModel) and base is not BaseModel:
+            notes |= _notes(base)
+    options = tuple(
+        Option(key, "required" if field.is_required() else field.default, notes.get(key, ""))
+        for key, field in section.model_fields.items()
+        if key not in ("name", "model")
+    )
+    return Entry(name, inspect.getdoc(section) or "", options)
+
+
+def _notes(kind: type) -> dict[str, str]:
+    """The strings that stand under a class's fields in its source."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    notes, field = {}, ""
+    for statement in body.body:
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                field = name
+            case ast.Expr(value=ast.Constant(value=str(text))) if field:
+                notes[field] = text
+            case _:
+                field = ""
+    return notes
+
+
+def show(what: str, as_json: bool) -> None:
+    found = entries(what)
+    if as_json:
+        table = {
+            entry.name: {
+                "summary": entry.summary,
+                "options": {o.name: {"default": o.default, "help": o.help} for o in entry.options},
+            }
+            for entry in found
+        }
+        click.echo(json.dumps(table, indent=2))
+        return
+    console = Console(highlight=False)
+    for entry in found:
+        console.print(f"[bold]{entry.name}[/]  {entry.summary}", soft_wrap=True)
+        for option in entry.options:
+            default = "–" if option.default is None else option.default
+            console.print(f"    {option.name} = {default}  [dim]{option.help}[/]", soft_wrap=True)

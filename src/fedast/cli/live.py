@@ -1,0 +1,138 @@
+"""Watching one run: a live table in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import final
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from fedast.cli.tables import new_table
+from fedast.core.protocol import (
+    Algorithm,
+    ClientId,
+    Command,
+    Evaluated,
+    Finish,
+    RequestId,
+    TaskName,
+)
+from fedast.records.tally import Tally
+from fedast.report.estimate import expected_finish
+
+_REDRAW = 0.15
+_LINE_EVERY = 2.0
+
+
+@final
+class LiveView:
+    """The table of a run under way. Use as a context; ``watch`` joins it to the run."""
+
+    def __init__(
+        self, console: Console, title: str, limits: Mapping[TaskName, float | None]
+    ) -> None:
+        self._title = title
+        self._limits = limits
+        self._live = Live(console=console, refresh_per_second=8, transient=False)
+        self._began = time.monotonic()
+        self._due = 0.0
+        self._run: tuple[Algorithm, Tally] | None = None
+
+    def __enter__(self) -> LiveView:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._live.update(self._table(), refresh=True)
+        self._live.__exit__(None, None, None)
+
+    def watch(self, algorithm: Algorithm, tally: Tally) -> LiveView:
+        self._run = algorithm, tally
+        self._began = time.monotonic()
+        self._live.update(self._table())
+        return self
+
+    def commanded(self, now: float, command: Command) -> None:
+        moment = time.monotonic()
+        if moment >= self._due:
+            self._due = moment + _REDRAW
+            self._live.update(self._table())
+
+    def started(self, now: float, request: RequestId, client: ClientId) -> None:
+        pass
+
+    def evaluated(self, now: float, event: Evaluated) -> None:
+        pass
+
+    def _table(self) -> Table:
+        columns = ("task", "metric", "target", "round", "requests", "buffer", "staleness", "end")
+        table = new_table(self._title, columns)
+        if self._run is None:
+            return table
+        algorithm, tally = self._run
+        for status in algorithm.status():
+            task = tally.tasks[status.name]
+            latest = f"{task.curve[-1].accuracy:.3f}" if task.curve else "–"
+            target = "–" if task.spec.target is None else f"{task.spec.target:.3f}"
+            if task.finish_time is not None:
+                end = f"[green]{task.finish_reason} at {task.finish_time:.1f}[/]"
+            else:
+                expected = expected_finish(task.curve, task.spec, self._limits.get(status.name))
+                end = "–" if expected is None else f"~{max(expected, tally.now):.0f}"
+            table.add_row(
+                status.name,
+                latest,
+                target,
+                str(status.round),
+                f"{status.in_flight}/{status.active_requests}",
+                f"{status.buffered}/{status.buffer_size or 'all'}",
+                f"{task.staleness_mean:.1f}",
+                end,
+            )
+        wall = max(time.monotonic() - self._began, 1e-9)
+        table.caption = (
+            f"simulated time {tally.now:.1f} · {tally.updates} updates · "
+            f"{tally.updates / wall:.0f} updates/s"
+        )
+        return table
+
+
+@final
+class LineView:
+    """One line every few seconds and one for each task that finishes."""
+
+    def __init__(self, write: Callable[[str], None], title: str) -> None:
+        self._write = write
+        self._title = title
+        self._began = time.monotonic()
+        self._due = self._began + _LINE_EVERY
+        self._tally: Tally
+
+    def watch(self, algorithm: Algorithm, tally: Tally) -> LineView:
+        self._write(self._title)
+        self._tally = tally
+        return self
+
+    def commanded(self, now: float, command: Command) -> None:
+        if isinstance(command, Finish):
+            self._write(f"t={now:.1f} task {command.task} finished: {command.reason}")
+        moment = time.monotonic()
+        if moment < self._due:
+            return
+        self._due = moment + _LINE_EVERY
+        metrics = " ".join(
+            f"{name}={task.curve[-1].accuracy:.3f}@{task.rounds}"
+            for name, task in self._tally.tasks.items()
+            if task.curve
+        )
+        rate = self._tally.updates / (moment - self._began)
+        self._write(f"t={now:.1f} updates={self._tally.updates} ({rate:.0f}/s) {metrics}")
+
+    def started(self, now: float, request: RequestId, client: ClientId) -> None:
+        pass
+
+    def evaluated(self, now: float, event: Evaluated) -> None:
+        pass

@@ -1,0 +1,137 @@
+"""The command line: parse, call, print. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any, NoReturn
+
+import click
+
+from fedast import __version__
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+def fail(message: str) -> NoReturn:
+    """One clear line, exit code 2."""
+    click.echo(f"error: {message}", err=True)
+    sys.exit(2)
+
+
+def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn what users can get wrong into one line; anything else is a bug and shows as one."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        from fedast.experiments.load import ConfigError
+        from fedast.learn.task import BadTask
+        from fedast.records.run import UnusableFolder
+        from fedast.sim.tables import BadInputFile
+
+        try:
+            return command(*args, **kwargs)
+        except (ConfigError, BadTask, BadInputFile, UnusableFolder) as error:
+            fail(str(error))
+
+    return update_wrapper(run, command)
+
+
+def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options shared by the commands that run configurations."""
+    for option in (
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE",
+                     help="Override a key, such as simulation.clients=50; repeatable."),
+        click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]),
+                     help="Where to train; default: what the configuration says."),
+        click.option("--events", is_flag=True, help="Also write events.jsonl, every event."),
+        click.option("--overwrite", is_flag=True, help="Replace a run that is already there."),
+        click.option("--quiet", "-q", is_flag=True, help="Print only the end result."),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON only."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@click.group(context_settings=CONTEXT)
+@click.version_option(__version__, prog_name="fedast")
+def cli() -> None:
+    """Train several models at once over one pool of federated clients.
+
+    Start with `fedast demo`. Then write a configuration (examples/ has some)
+    and give it to `fedast run`, or several to `fedast compare`.
+    """
+
+
+@cli.command()
+@click.argument("config", type=click.Path(dir_okay=False))
+@click.option("--out", type=click.Path(file_okay=False), help="Folder for the run's records.")
+@click.option("--seed", type=click.IntRange(min=0), help="Use this seed.")
+@click.option("--algorithm", help="Use this algorithm, with its [algorithms.NAME] settings.")
+@config_options
+@guarded
+def run(config: str, **options: Any) -> None:
+    """Simulate CONFIG (a TOML file) and write its records to a folder."""
+    from fedast.cli.running import run_one
+
+    run_one(config, **options)
+
+
+@cli.command()
+@click.argument("configs", nargs=-1, required=True, type=click.Path(dir_okay=False))
+@click.option("--algorithm", "algorithms", multiple=True,
+              help="Run each configuration with this algorithm; repeatable.")  # fmt: skip
+@click.option("--seeds", default=3, show_default=True, type=click.IntRange(min=1),
+              help="Seeds per configuration: its own seed and the following ones.")  # fmt: skip
+@click.option("--baseline", help="Label that gains are measured against; default: the last.")
+@click.option("--out", type=click.Path(file_okay=False), help="Folder for records and figures.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time; default: one a core.")
+@config_options
+@guarded
+def compare(configs: tuple[str, ...], **options: Any) -> None:
+    """Run several configurations over several seeds; a table with gains, and a figure."""
+    from fedast.cli.running import run_comparison
+
+    run_comparison(configs, **options)
+
+
+@cli.command()
+@click.option("--out", default="fedast-demo", show_default=True,
+              type=click.Path(file_okay=False), help="Folder for records and figures.")  # fmt: skip
+@click.option("--seeds", default=3, show_default=True, type=click.IntRange(min=1))
+@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time; default: one a core.")
+@click.option("--overwrite", is_flag=True, help="Replace a demo that is already there.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only the end result.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON only.")
+@guarded
+def demo(**options: Any) -> None:
+    """Watch FedAST train three models over 200 clients and race synchronous training."""
+    from fedast.cli.running import run_demo
+
+    run_demo(**options)
+
+
+@cli.command()
+@click.argument("config", type=click.Path(dir_okay=False))
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a key.")
+@click.option("--resolved", is_flag=True, help="Print the configuration with all defaults.")
+@guarded
+def validate(config: str, settings: tuple[str, ...], resolved: bool) -> None:
+    """Check CONFIG without running it."""
+    from fedast.cli.running import check
+
+    check(config, settings, resolved)
+
+
+@cli.command(name="list")
+@click.argument("what", type=click.Choice(["algorithms", "tasks", "delays", "availability"]))
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def list_command(what: str, as_json: bool) -> None:
+    """Show what can be named in a configuration, with its options and defaults."""
+    from fedast.cli.catalogue import show
+
+    show(what, as_json)
+
+
+def main() -> None:
+    cli()

@@ -1,0 +1,335 @@
+"""The commands that run something: load, run while showing it, print what came out."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from importlib.resources import as_file, files
+from pathlib import Path
+from types import FrameType
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from fedast.cli.live import LineView, LiveView
+from fedast.cli.tables import against, comparison_table, new_table, result_table
+from fedast.experiments.batch import BatchRun, Interrupted, Pulse, default_jobs, run_batch
+from fedast.experiments.config import RunConfig
+from fedast.experiments.load import ConfigError, load, nearest
+from fedast.experiments.resolve import resolve
+from fedast.records import toml
+from fedast.records.run import RunResult, claim_folder, write_atomically
+from fedast.report.compare import Comparison, compare
+
+DEMO_ALGORITHMS = ("fedast-d", "fedast-s", "fedast-nobuffer", "sync-st")
+
+
+class Stop:
+    """Set by the first Ctrl-C; a second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __call__(self) -> bool:
+        return self.requested
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+
+@contextmanager
+def interruptible() -> Iterator[Stop]:
+    stop = Stop()
+    before = signal.signal(signal.SIGINT, stop.handle)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def load_resolved(
+    path: str,
+    settings: Sequence[str],
+    *,
+    algorithm: str | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+) -> RunConfig:
+    if device is not None:
+        settings = [*settings, f'compute.device="{device}"']
+    config = load(Path(path), settings, algorithm=algorithm, seed=seed)
+    try:
+        return resolve(config, Path(path).parent)
+    except ConfigError as error:
+        raise error.within(path) from None
+
+
+def check(path: str, settings: Sequence[str], resolved: bool) -> None:
+    from fedast.experiments.run import check_inputs
+
+    config = load_resolved(path, settings)
+    check_inputs(config)
+    if resolved:
+        click.echo(toml.dumps(config.model_dump(mode="json", exclude={"algorithms"})), nl=False)
+        return
+    names = ", ".join(task.name or task.use for task in config.tasks)
+    click.echo(
+        f"{path}: valid: {config.algorithm.name}, {config.simulation.clients} clients, "
+        f"{len(config.tasks)} tasks ({names})"
+    )
+
+
+# --- one run ----------------------------------------------------------------------------------
+
+
+def run_one(
+    path: str,
+    *,
+    out: str | None,
+    settings: Sequence[str],
+    seed: int | None,
+    algorithm: str | None,
+    device: str | None,
+    events: bool,
+    overwrite: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    from fedast.experiments.run import execute
+
+    config = load_resolved(path, settings, algorithm=algorithm, seed=seed, device=device)
+    if events and out is None:
+        raise ConfigError("", "--events needs --out, the folder to write events.jsonl to")
+    console = Console(highlight=False)
+    title = f"{config.algorithm.name} · {config.simulation.clients} clients · seed {config.seed}"
+    with interruptible() as stop:
+        view: LiveView | LineView | None = None
+        if not quiet and not as_json:
+            limits = {
+                task.name or task.use: _earliest(task.max_time, config.simulation.max_time)
+                for task in config.tasks
+            }
+            terminal = console.is_terminal
+            view = LiveView(console, title, limits) if terminal else LineView(click.echo, title)
+        with view if isinstance(view, LiveView) else nullcontext():
+            outcome = execute(
+                config,
+                None if out is None else Path(out),
+                events=events,
+                overwrite=overwrite,
+                watch=() if view is None else (view.watch,),
+                stop=stop,
+            )
+        result = outcome.result
+        if as_json:
+            click.echo(json.dumps(result.to_json(), indent=2))
+        else:
+            console.print(result_table(result, title))
+            if out is not None:
+                console.print(f"Records: {out}")
+        if outcome.starved:
+            click.echo("warning: no client will ever be available again; the run ends", err=True)
+        elif stop.requested:
+            sys.exit(130)
+
+
+def _earliest(*times: float | None) -> float | None:
+    given = [time for time in times if time is not None]
+    return min(given) if given else None
+
+
+# --- several runs -----------------------------------------------------------------------------
+
+
+def run_demo(
+    *, out: str, seeds: int, jobs: int | None, overwrite: bool, quiet: bool, as_json: bool
+) -> None:
+    with as_file(files("fedast.experiments") / "demo.toml") as path:
+        run_comparison(
+            (str(path),),
+            algorithms=DEMO_ALGORITHMS,
+            seeds=seeds,
+            baseline="sync-st",
+            out=out,
+            jobs=jobs,
+            settings=(),
+            device="cpu",
+            events=False,
+            overwrite=overwrite,
+            quiet=quiet,
+            as_json=as_json,
+        )
+
+
+def run_comparison(
+    paths: Sequence[str],
+    *,
+    algorithms: Sequence[str],
+    seeds: int,
+    baseline: str | None,
+    out: str | None,
+    jobs: int | None,
+    settings: Sequence[str],
+    device: str | None,
+    events: bool,
+    overwrite: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    configs = _labelled(paths, algorithms, settings, device)
+    if baseline is None:
+        baseline = list(configs)[-1]
+    elif baseline not in configs:
+        raise ConfigError("--baseline", f"no label {baseline!r}{nearest(baseline, configs)}")
+    if events and out is None:
+        raise ConfigError("", "--events needs --out, the folder to write events.jsonl to")
+    folder = None if out is None else Path(out)
+    runs = [
+        BatchRun(label, config.model_copy(update={"seed": seed}), _run_folder(folder, label, seed))
+        for label, config in configs.items()
+        for seed in range(config.seed, config.seed + seeds)
+    ]
+    for run in runs:
+        if run.out is not None:
+            claim_folder(run.out, overwrite=overwrite)
+    console = Console(highlight=False)
+    jobs = jobs or default_jobs()
+    show = not (quiet or as_json)
+    if show:
+        console.print(
+            f"{len(configs)} configurations × {seeds} seeds = {len(runs)} runs, {jobs} at a time"
+        )
+    with interruptible() as stop, _Board(console, runs) if show else nullcontext() as board:
+        try:
+            results = run_batch(
+                runs,
+                jobs=jobs,
+                events=events,
+                overwrite=True,
+                progress=board.pulse if board is not None else _unseen,
+                stop=stop,
+            )
+        except Interrupted:
+            click.echo("interrupted; finished runs keep their records", err=True)
+            sys.exit(130)
+    by_label: dict[str, list[RunResult]] = {label: [] for label in configs}
+    for run, result in zip(runs, results, strict=True):
+        by_label[run.label].append(result)
+    comparison = compare(by_label, baseline)
+    written = _write_comparison(folder, comparison, by_label, next(iter(configs.values())))
+    if as_json:
+        click.echo(json.dumps(comparison.to_json(), indent=2))
+        return
+    console.print(comparison_table(comparison))
+    if written:
+        console.print("Figure: " + ", ".join(map(str, written)))
+
+
+def _unseen(pulse: Pulse) -> None:
+    pass
+
+
+def _labelled(
+    paths: Sequence[str], algorithms: Sequence[str], settings: Sequence[str], device: str | None
+) -> dict[str, RunConfig]:
+    """Every configuration with every algorithm, under a label that tells it from the others."""
+    configs: dict[str, RunConfig] = {}
+    for path in paths:
+        for algorithm in algorithms or (None,):
+            config = load_resolved(path, settings, algorithm=algorithm, device=device)
+            label = Path(path).stem if not algorithms else config.algorithm.name
+            if algorithms and len(paths) > 1:
+                label = f"{Path(path).stem}-{label}"
+            if label in configs:
+                raise ConfigError("", f"two configurations are called {label!r}; rename one file")
+            configs[label] = config
+    tasks = {tuple(task.name for task in config.tasks) for config in configs.values()}
+    if len(tasks) > 1:
+        raise ConfigError(
+            "tasks", "the configurations have different tasks; compare like with like"
+        )
+    return configs
+
+
+def _run_folder(folder: Path | None, label: str, seed: int) -> Path | None:
+    return None if folder is None else folder / label / f"seed-{seed}"
+
+
+def _write_comparison(
+    folder: Path | None,
+    comparison: Comparison,
+    runs: Mapping[str, Sequence[RunResult]],
+    config: RunConfig,
+) -> list[Path]:
+    if folder is None:
+        return []
+    from fedast.report.figures import learning_curves, save
+
+    write_atomically(folder / "comparison.json", json.dumps(comparison.to_json(), indent=2) + "\n")
+    targets = {task.name or task.use: task.target for task in config.tasks}
+    seeds = len(next(iter(runs.values())))
+    title = (
+        f"{len(config.tasks)} models over {config.simulation.clients} clients, "
+        f"mean and range of {seeds} seeds"
+    )
+    return save(learning_curves(runs, comparison, targets, title), folder, "curves")
+
+
+class _Board:
+    """The live board of a batch: a row per run in a terminal, a line per finished run elsewhere."""
+
+    def __init__(self, console: Console, runs: Sequence[BatchRun]) -> None:
+        self._console = console
+        self._runs = runs
+        self._pulses: dict[int, Pulse] = {}
+        self._live = Live(console=console, refresh_per_second=6) if console.is_terminal else None
+        self._announced: set[int] = set()
+
+    def __enter__(self) -> _Board:
+        if self._live is not None:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live is not None:
+            self._live.update(self._table(), refresh=True)
+            self._live.__exit__(None, None, None)
+
+    def pulse(self, pulse: Pulse) -> None:
+        self._pulses[pulse.run] = pulse
+        if self._live is not None:
+            self._live.update(self._table())
+        elif pulse.done == len(pulse.tasks) and pulse.run not in self._announced:
+            self._announced.add(pulse.run)
+            run = self._runs[pulse.run]
+            self._console.print(
+                f"{run.label} seed {run.config.seed}: done at t={pulse.time:.1f} "
+                f"after {pulse.updates} updates"
+            )
+
+    def _table(self) -> Table:
+        names = [task.name or task.use for task in self._runs[0].config.tasks]
+        table = new_table("Runs", ("algorithm", "seed", "time", "updates", *names))
+        for number, run in enumerate(self._runs):
+            pulse = self._pulses.get(number)
+            if pulse is None:
+                table.add_row(run.label, str(run.config.seed), "waiting", style="dim")
+                continue
+            targets = {task.name: task.target for task in run.config.tasks}
+            done = pulse.done == len(pulse.tasks)
+            table.add_row(
+                run.label,
+                str(run.config.seed),
+                f"{pulse.time:.1f}",
+                str(pulse.updates),
+                *(against(value, targets.get(name)) for name, value in pulse.tasks),
+                style="green" if done else "",
+            )
+        return table

@@ -1,0 +1,88 @@
+"""The tables that the commands print: tight enough for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from fedast.records.run import RunResult
+from fedast.report.compare import ALL_TASKS, Comparison, Summary
+
+
+def new_table(title: str, columns: Sequence[str], caption: str = "") -> Table:
+    """A table whose first column is text and whose others are numbers."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        caption=caption or None,
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def result_table(result: RunResult, title: str) -> Table:
+    table = new_table(
+        title,
+        ("task", "to target", "final", "loss", "rounds", "updates", "staleness", "max", "end"),
+        f"simulated time {result.finish_time:.1f} · {result.wall_seconds:.1f} s · "
+        f"{result.updates_per_second:.0f} updates/s",
+    )
+    for name, task in result.tasks.items():
+        table.add_row(
+            name,
+            number(task.time_to_target, 1),
+            number(task.final, 3),
+            number(task.final_loss, 3),
+            str(task.rounds),
+            str(task.updates),
+            f"{task.staleness_mean:.1f}",
+            str(task.staleness_max),
+            task.finish_reason,
+        )
+    return table
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    columns = (*comparison.tasks, ALL_TASKS)
+    table = new_table(
+        "Simulated time to target, mean ± standard deviation over seeds",
+        ("algorithm", *columns, "gain"),
+        f"gain: of the time to all targets, over {comparison.baseline}",
+    )
+    for label in comparison.labels:
+        gain = comparison.gain(label)
+        table.add_row(
+            label,
+            *(summary(comparison.times[label][task]) for task in columns),
+            "–" if gain is None else f"{100 * gain:.1f} %",
+        )
+    return table
+
+
+def number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def summary(times: Summary) -> str:
+    if times.mean is None:
+        return f"– (0 of {times.runs})"
+    text = f"{times.mean:.1f}"
+    if times.deviation is not None:
+        text += f" ± {times.deviation:.1f}"
+    if times.reached < times.runs:
+        text += f" ({times.reached} of {times.runs})"
+    return text
+
+
+def against(value: float | None, target: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if target is None else f"{value:.3f} / {target:g}"

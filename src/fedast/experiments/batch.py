@@ -1,0 +1,144 @@
+"""Many runs, side by side in processes; each is exactly what it would be alone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.synchronize import Event as SharedEvent
+from pathlib import Path
+from typing import Any, final
+
+from fedast.core.protocol import Algorithm, ClientId, Command, Evaluated, Finish, RequestId
+from fedast.experiments.config import RunConfig
+from fedast.records.run import RunResult
+from fedast.records.tally import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    label: str
+    config: RunConfig
+    out: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """How far a run is: simulated time, tasks done, each task's latest metric."""
+
+    run: int
+    time: float
+    updates: int
+    done: int
+    tasks: tuple[tuple[str, float | None], ...]
+
+
+class Interrupted(Exception):
+    """The batch was stopped before all its runs were done."""
+
+
+def default_jobs() -> int:
+    """One run per core: a run is single-threaded."""
+    return os.cpu_count() or 1
+
+
+def run_batch(
+    runs: Sequence[BatchRun],
+    *,
+    jobs: int,
+    events: bool = False,
+    overwrite: bool = False,
+    progress: Callable[[Pulse], None] = lambda pulse: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[RunResult]:
+    """Carry out all runs and give their results in order; ``Interrupted`` if ``stop`` says so."""
+    context = multiprocessing.get_context("spawn")
+    halt, pulses = context.Event(), context.SimpleQueue()
+    results: dict[int, RunResult] = {}
+    workers = min(jobs, len(runs))
+    with ProcessPoolExecutor(
+        workers, context, initializer=_enter_worker, initargs=(halt, pulses)
+    ) as pool:
+        futures = {
+            pool.submit(_work, number, run.config, run.out, events, overwrite): number
+            for number, run in enumerate(runs)
+        }
+        try:
+            while len(results) < len(runs):
+                if stop():
+                    raise Interrupted
+                while not pulses.empty():
+                    progress(pulses.get())
+                for future in [f for f in futures if f.done()]:
+                    results[futures.pop(future)] = future.result()
+                time.sleep(0.05)
+        except BaseException:
+            halt.set()  # runs under way write their records and end; the rest do not begin
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+        while not pulses.empty():
+            progress(pulses.get())
+    return [results[number] for number in range(len(runs))]
+
+
+_halt: SharedEvent
+_pulses: Any
+
+
+def _enter_worker(halt: SharedEvent, pulses: Any) -> None:
+    global _halt, _pulses
+    _halt, _pulses = halt, pulses
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+
+
+def _work(
+    number: int, config: RunConfig, out: Path | None, events: bool, overwrite: bool
+) -> RunResult:
+    from fedast.experiments.run import execute
+
+    def watch(algorithm: Algorithm, tally: Tally) -> Pulser:
+        return Pulser(number, tally, _pulses.put)
+
+    outcome = execute(
+        config, out, events=events, overwrite=overwrite, watch=(watch,), stop=_halt.is_set
+    )
+    return outcome.result
+
+
+@final
+class Pulser:
+    """An observer that reports how far a run is, a few times a second."""
+
+    def __init__(self, number: int, tally: Tally, send: Callable[[Pulse], None]) -> None:
+        self._number = number
+        self._tally = tally
+        self._send = send
+        self._due = 0.0
+
+    def commanded(self, now: float, command: Command) -> None:
+        if isinstance(command, Finish) or time.monotonic() >= self._due:
+            self._due = time.monotonic() + 0.2
+            self._send(self.pulse(now))
+
+    def started(self, now: float, request: RequestId, client: ClientId) -> None:
+        pass
+
+    def evaluated(self, now: float, event: Evaluated) -> None:
+        pass
+
+    def pulse(self, now: float) -> Pulse:
+        tasks = self._tally.tasks
+        return Pulse(
+            run=self._number,
+            time=now,
+            updates=self._tally.updates,
+            done=sum(task.finish_reason is not None for task in tasks.values()),
+            tasks=tuple(
+                (name, task.curve[-1].accuracy if task.curve else None)
+                for name, task in tasks.items()
+            ),
+        )

@@ -1,0 +1,135 @@
+"""The one place that turns configuration into objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import assert_never
+
+from fedast.algorithms.fedast import FedAST
+from fedast.algorithms.sync_st import SyncST
+from fedast.core.protocol import Algorithm, Pool, StopReason, TaskSpec
+from fedast.core.streams import Stream
+from fedast.experiments import config as cfg
+from fedast.experiments.plan import Outline, active_cap
+from fedast.experiments.resolve import outline, preset_of
+from fedast.learn.task import Task
+from fedast.sim import availability, delays
+from fedast.sim.simulator import Deadline, Join, Timer
+
+
+def build_algorithm(
+    algorithm: cfg.AlgorithmConfig, specs: Sequence[TaskSpec], pool: Pool, seed: int
+) -> Algorithm:
+    stream = Stream.of(seed, "control")
+    match algorithm:
+        case cfg.FedASTDynamic():
+            return FedAST(
+                specs,
+                pool,
+                stream,
+                dynamic=True,
+                weighting=algorithm.weighting,
+                variance_window=algorithm.variance_window,
+                period=algorithm.period,
+                max_staleness=algorithm.max_staleness,
+                free_on_cancel=algorithm.cancel == "free",
+            )
+        case cfg.FedASTStatic() | cfg.FedASTNoBuffer():
+            return FedAST(
+                specs,
+                pool,
+                stream,
+                dynamic=False,
+                buffered=isinstance(algorithm, cfg.FedASTStatic),
+                max_staleness=algorithm.max_staleness,
+                free_on_cancel=algorithm.cancel == "free",
+            )
+        case cfg.SyncST():
+            return SyncST(
+                specs,
+                pool,
+                stream,
+                first_k=None if algorithm.first_k == "all" else algorithm.first_k,
+                assignment=algorithm.assignment,
+                free_on_cancel=algorithm.cancel == "free",
+            )
+        case _:
+            assert_never(algorithm)
+
+
+def build_pool(simulation: cfg.Simulation) -> availability.SimulatedPool:
+    clients = simulation.clients
+    match simulation.availability:
+        case cfg.ActiveCap():
+            return availability.ActiveCap(clients, active_cap(simulation) or clients)
+        case cfg.Bernoulli(p=p):
+            return availability.Bernoulli(clients, p)
+        case cfg.Always():
+            return availability.Always(clients)
+        case cfg.Trace(file=file, leave=leave):
+            return availability.Trace(Path(file), clients, lose=leave == "lose")
+        case _:
+            assert_never(simulation.availability)
+
+
+def build_delay(simulation: cfg.Simulation, tasks: Sequence[str]) -> delays.Delay:
+    match simulation.delay:
+        case cfg.ShiftedExponential(scale=scale):
+            return delays.ShiftedExponential(scale)
+        case cfg.Constant(value=value):
+            return delays.Constant(value)
+        case cfg.Uniform(low=low, high=high):
+            return delays.Uniform(low, high)
+        case cfg.Lognormal(median=median, sigma=sigma):
+            return delays.Lognormal(median, sigma)
+        case cfg.Measured(file=file):
+            return delays.Measured(Path(file), tasks)
+        case _:
+            assert_never(simulation.delay)
+
+
+def build_speeds(simulation: cfg.Simulation, seed: int) -> delays.Speeds:
+    groups = simulation.speeds
+    return delays.Speeds(simulation.clients, groups.factors, groups.shares, seed)
+
+
+def build_timers(
+    tasks: Sequence[Outline], specs: Sequence[TaskSpec], simulation: cfg.Simulation
+) -> list[tuple[float, Timer]]:
+    timers: list[tuple[float, Timer]] = []
+    for task, spec in zip(tasks, specs, strict=True):
+        goal = task.goal
+        if goal.join_time > 0:
+            timers.append((goal.join_time, Join(spec)))
+        if goal.leave_time is not None:
+            timers.append((goal.leave_time, Deadline((task.name,), StopReason.REMOVED)))
+        if goal.max_time is not None:
+            timers.append((goal.max_time, Deadline((task.name,), StopReason.TIME)))
+    if simulation.max_time is not None:
+        timers.append((simulation.max_time, Deadline(None, StopReason.TIME)))
+    return timers
+
+
+def build_tasks(config: cfg.RunConfig) -> list[Task]:
+    """The tasks of a resolved configuration, with their data."""
+    tasks = []
+    for task in config.tasks:
+        sketch, preset = outline(task, config.algorithm.synchronous), preset_of(task)
+        options = preset.options(**task.options)
+        problem = preset.build(options, config.simulation.clients, config.seed, sketch.name)
+        tasks.append(
+            Task(
+                name=sketch.name,
+                model=problem.model,
+                train=problem.train,
+                test=problem.test,
+                partition=problem.partition,
+                metric=preset.metric,
+                size=preset.size if task.size is None else task.size,
+                training=sketch.training,
+                goal=sketch.goal,
+                allocation=sketch.allocation,
+            )
+        )
+    return tasks

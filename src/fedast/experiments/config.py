@@ -1,0 +1,270 @@
+"""What a configuration file may say: every table, key, type, bound and default.
+
+These classes are also the Python API's options. They hold values and know
+nothing of what is built from them; ``resolve`` fills in what depends on other
+values, ``build`` makes objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+# --- algorithms -----------------------------------------------------------------------
+
+
+class _Async(Section):
+    synchronous: ClassVar[bool] = False
+
+    requests: int | None = Field(None, ge=1)
+    """Active requests of all tasks together (sum of R); default 1.28 per client of the cap."""
+    ratio: float = Field(32.0, gt=0)
+    """Active requests per buffer place (R/b) of tasks that do not set their own buffer."""
+    max_staleness: int | None = Field(None, ge=0)
+    """Updates staler than this many rounds are dropped and sent again; default: none is."""
+    cancel: Literal["free", "keep-busy"] = "free"
+    """Whether a cancelled request frees its client at once or occupies it to the end."""
+
+
+class FedASTDynamic(_Async):
+    """FedAST(D): asynchronous and buffered, requests move between tasks by their variance."""
+
+    name: Literal["fedast-d"] = "fedast-d"
+    server_rate: float = Field(0.1, gt=0)
+    """Server learning rate eta_s of tasks that do not set their own."""
+    evaluate_every: int = Field(4, ge=1)
+    """Rounds between evaluations of tasks that do not set their own."""
+    weighting: Literal["plain", "bound", "authors-code"] = "plain"
+    """How a variance becomes a share of the requests."""
+    variance_window: int = Field(8, ge=2)
+    """Latest updates per task (V) from which its variance is estimated."""
+    period: float = Field(0.75, gt=0)
+    """Reallocate every period * tasks * requests updates."""
+
+
+class FedASTStatic(_Async):
+    """FedAST(S): asynchronous and buffered, with a fixed allocation."""
+
+    name: Literal["fedast-s"] = "fedast-s"
+    server_rate: float = Field(0.1, gt=0)
+    """Server learning rate eta_s of tasks that do not set their own."""
+    evaluate_every: int = Field(4, ge=1)
+    """Rounds between evaluations of tasks that do not set their own."""
+
+
+class FedASTNoBuffer(_Async):
+    """FedAST-NoBuffer: every single update steps the model."""
+
+    name: Literal["fedast-nobuffer"] = "fedast-nobuffer"
+    server_rate: float = Field(0.038, gt=0)
+    """Server learning rate eta_s of tasks that do not set their own."""
+    evaluate_every: int = Field(4, ge=1)
+    """Evaluations as often as with a buffer of R/ratio and this many rounds between."""
+
+
+class SyncST(Section):
+    """Sync-ST: synchronous rounds, clients split over the tasks, first k updates count."""
+
+    synchronous: ClassVar[bool] = True
+
+    name: Literal["sync-st"] = "sync-st"
+    server_rate: float = Field(1.0, gt=0)
+    """Server learning rate eta_s of tasks that do not set their own."""
+    evaluate_every: int = Field(1, ge=1)
+    """Rounds between evaluations of tasks that do not set their own."""
+    first_k: Annotated[int, Field(ge=1)] | Literal["all"] = 30
+    """Updates per task and round that count; "all" waits for every client."""
+    assignment: Literal["random", "round-robin"] = "random"
+    """How clients are split: at random by the tasks' shares, or each task in turn."""
+    cancel: Literal["free", "keep-busy"] = "free"
+    """Whether a request of a task that ended frees its client at once."""
+
+
+AsyncConfig: TypeAlias = FedASTDynamic | FedASTStatic | FedASTNoBuffer
+AlgorithmConfig: TypeAlias = AsyncConfig | SyncST
+
+ALGORITHMS: Mapping[str, type[AlgorithmConfig]] = {
+    "fedast-d": FedASTDynamic,
+    "fedast-s": FedASTStatic,
+    "fedast-nobuffer": FedASTNoBuffer,
+    "sync-st": SyncST,
+}
+
+
+# --- the simulated world -----------------------------------------------------------------
+
+
+class ShiftedExponential(Section):
+    """One local step takes beta + Exp(mean 2 beta), beta = scale * speed * size (the paper)."""
+
+    model: Literal["shifted-exponential"] = "shifted-exponential"
+    scale: float = Field(0.5, gt=0)
+
+
+class Constant(Section):
+    """One local step takes value * speed * size."""
+
+    model: Literal["constant"] = "constant"
+    value: float = Field(1.0, gt=0)
+
+
+class Uniform(Section):
+    """One local step takes between low and high, times speed * size."""
+
+    model: Literal["uniform"] = "uniform"
+    low: float = Field(0.5, ge=0)
+    high: float = Field(1.5, gt=0)
+
+
+class Lognormal(Section):
+    """One local step takes median * exp(sigma * normal), times speed * size."""
+
+    model: Literal["lognormal"] = "lognormal"
+    median: float = Field(1.0, gt=0)
+    sigma: float = Field(0.5, ge=0)
+
+
+class Measured(Section):
+    """Whole local trainings drawn from a CSV of measurements: task, seconds[, client]."""
+
+    model: Literal["measured"] = "measured"
+    file: str
+
+
+DelayConfig: TypeAlias = ShiftedExponential | Constant | Uniform | Lognormal | Measured
+
+DELAYS: Mapping[str, type[DelayConfig]] = {
+    "shifted-exponential": ShiftedExponential,
+    "constant": Constant,
+    "uniform": Uniform,
+    "lognormal": Lognormal,
+    "measured": Measured,
+}
+
+
+class ActiveCap(Section):
+    """At most cap clients hold requests at a time (the paper); default 30 % of the clients."""
+
+    model: Literal["active_cap"] = "active_cap"
+    cap: int | None = Field(None, ge=1)
+
+
+class Bernoulli(Section):
+    """Each client is available with probability p, anew for every synchronous round."""
+
+    model: Literal["bernoulli"] = "bernoulli"
+    p: float = Field(0.3, gt=0, le=1)
+
+
+class Always(Section):
+    """Every client is always available."""
+
+    model: Literal["always"] = "always"
+
+
+class Trace(Section):
+    """On/off intervals per client from a CSV: client, on, off."""
+
+    model: Literal["trace"] = "trace"
+    file: str
+    leave: Literal["lose", "finish"] = "lose"
+    """What a client that goes off does with its requests."""
+
+
+AvailabilityConfig: TypeAlias = ActiveCap | Bernoulli | Always | Trace
+
+AVAILABILITY: Mapping[str, type[AvailabilityConfig]] = {
+    "active_cap": ActiveCap,
+    "bernoulli": Bernoulli,
+    "always": Always,
+    "trace": Trace,
+}
+
+
+class SpeedGroups(Section):
+    """Groups of clients by speed factor; a larger factor is a slower client."""
+
+    factors: tuple[Annotated[float, Field(gt=0)], ...] = Field((1.3, 1.0, 0.7), min_length=1)
+    shares: tuple[Annotated[float, Field(ge=0)], ...] = Field((0.25, 0.5, 0.25), min_length=1)
+
+
+class Simulation(Section):
+    """The clients and their world."""
+
+    clients: int = Field(1000, ge=1)
+    max_time: float | None = Field(None, gt=0)
+    """Simulated time at which every task ends."""
+    loss_rate: float = Field(0.0, ge=0, lt=1)
+    """Probability that a request is lost, noticed when its update should have come."""
+    delay: DelayConfig = Field(ShiftedExponential(), discriminator="model")
+    speeds: SpeedGroups = SpeedGroups()
+    availability: AvailabilityConfig = Field(ActiveCap(), discriminator="model")
+
+
+# --- tasks -------------------------------------------------------------------------------
+
+
+class TrainingOverrides(Section):
+    """Training settings; what is not given is the preset's."""
+
+    local_steps: int | None = Field(None, ge=1)
+    batch_size: int | None = Field(None, ge=1)
+    client_rate: float | None = Field(None, gt=0)
+    server_rate: float | None = Field(None, gt=0)
+    weight_decay: float | None = Field(None, ge=0)
+    sampling: Literal["epochs", "independent"] | None = None
+
+
+class TaskConfig(TrainingOverrides):
+    """One model to train."""
+
+    use: str
+    """Which of the tasks that fedast knows (``fedast list tasks``)."""
+    name: str | None = Field(None, min_length=1)
+    """Its name in this run; default: that of ``use``."""
+    options: dict[str, Any] = {}
+    """The options of that task."""
+    sync: TrainingOverrides | None = None
+    """Training settings that hold with synchronous algorithms only."""
+    size: float | None = Field(None, gt=0)
+    """Relative work of one local step."""
+    requests: int | None = Field(None, ge=1)
+    """Active requests R (asynchronous algorithms)."""
+    buffer: int | None = Field(None, ge=1)
+    """Buffer size b (asynchronous algorithms)."""
+    share: float = Field(1.0, gt=0)
+    """Share of the clients (synchronous algorithms)."""
+    target: float | None = None
+    max_rounds: int | None = Field(None, ge=1)
+    max_time: float | None = Field(None, gt=0)
+    evaluate_every: int | None = Field(None, ge=1)
+    join_time: float = Field(0.0, ge=0)
+    leave_time: float | None = Field(None, gt=0)
+
+
+class Compute(Section):
+    """Where and how the models are trained."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    trainer: Literal["serial"] = "serial"
+    threads: int = Field(1, ge=1)
+    """CPU threads of one run."""
+
+
+class RunConfig(Section):
+    """A whole configuration file."""
+
+    seed: int = Field(0, ge=0, lt=2**63)
+    algorithm: AlgorithmConfig = Field(FedASTDynamic(), discriminator="name")
+    algorithms: dict[str, dict[str, Any]] = {}
+    """Settings of other algorithms, used when a comparison switches to one of them."""
+    simulation: Simulation = Simulation()
+    compute: Compute = Compute()
+    tasks: tuple[TaskConfig, ...] = Field(min_length=1)

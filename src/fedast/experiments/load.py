@@ -1,0 +1,195 @@
+"""From a TOML file and ``--set`` values to a ``RunConfig``, with errors people can read."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from fedast.experiments.config import (
+    ALGORITHMS,
+    AVAILABILITY,
+    DELAYS,
+    Compute,
+    RunConfig,
+    Simulation,
+    SpeedGroups,
+    TaskConfig,
+    TrainingOverrides,
+)
+
+
+class ConfigError(Exception):
+    """What is wrong with a configuration: one line naming the key and the remedy."""
+
+    def __init__(self, key: str, problem: str, source: str = "") -> None:
+        self.key = key
+        self.problem = problem
+        self.source = source
+        super().__init__(": ".join(part for part in (source, key, problem) if part))
+
+    def within(self, source: str) -> ConfigError:
+        return ConfigError(self.key, self.problem, source)
+
+
+def load(
+    path: Path,
+    settings: Sequence[str] = (),
+    *,
+    algorithm: str | None = None,
+    seed: int | None = None,
+) -> RunConfig:
+    """Read a file, apply ``key=value`` settings, switch the algorithm, set the seed."""
+    try:
+        with path.open("rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError("", f"cannot be read ({error.strerror})", str(path)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("", f"is not valid TOML: {error}", str(path)) from error
+    try:
+        if algorithm is not None:
+            switch_algorithm(table, algorithm)
+        for setting in settings:
+            apply_setting(table, setting)
+        if seed is not None:
+            table["seed"] = seed
+        return parse(table)
+    except ConfigError as error:
+        raise error.within(str(path)) from None
+
+
+def parse(table: Mapping[str, Any]) -> RunConfig:
+    """Check a table; the first thing that is wrong with it becomes a ``ConfigError``."""
+    try:
+        return RunConfig.model_validate(_lists_as_tuples(table))
+    except ValidationError as error:
+        raise _translate(error, table) from None
+
+
+def switch_algorithm(table: dict[str, Any], name: str) -> None:
+    """Let a configuration run another algorithm, with that one's settings if it has any."""
+    current = table.get("algorithm", {})
+    if isinstance(current, dict) and current.get("name") == name:
+        return
+    others = table.get("algorithms", {})
+    own = others.get(name, {}) if isinstance(others, dict) else {}
+    table["algorithm"] = {**own, "name": name}
+
+
+def apply_setting(table: dict[str, Any], setting: str) -> None:
+    """``simulation.clients=50``; a task is addressed by its name or its number."""
+    key, sign, text = setting.partition("=")
+    path = [part.strip() for part in key.split(".")]
+    if not sign or not all(path):
+        raise ConfigError(setting, "expected key=value, such as simulation.clients=50")
+    try:
+        value = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word is a string
+    place: Any = table
+    for part in path[:-1]:
+        if isinstance(place, list):
+            place = _entry(place, part, key)
+        elif isinstance(place, dict):
+            place = place.setdefault(part, {})
+        else:
+            raise ConfigError(key, f"{part!r} cannot be set inside a plain value")
+    if not isinstance(place, dict):
+        raise ConfigError(key, f"{path[-1]!r} cannot be set here; name a task first")
+    place[path[-1]] = value
+
+
+def _entry(entries: list[Any], name: str, key: str) -> Any:
+    if name.isdecimal() and int(name) < len(entries):
+        return entries[int(name)]
+    names = [e.get("name", e.get("use")) for e in entries if isinstance(e, dict)]
+    if name in names:
+        return entries[names.index(name)]
+    raise ConfigError(key, f"there is no task {name!r}{nearest(name, filter(None, names))}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """'; did you mean ...?', or what there is."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; there are {', '.join(known)}" if known else ""
+
+
+def _lists_as_tuples(value: Any) -> Any:
+    """Strict validation takes tuples for tuples; TOML has lists."""
+    if isinstance(value, Mapping):
+        return {key: _lists_as_tuples(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return tuple(map(_lists_as_tuples, value))
+    return value
+
+
+# --- errors --------------------------------------------------------------------------------
+
+_SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
+    (): RunConfig,
+    ("simulation",): Simulation,
+    ("simulation", "speeds"): SpeedGroups,
+    ("compute",): Compute,
+    ("tasks", "*"): TaskConfig,
+    ("tasks", "*", "sync"): TrainingOverrides,
+    **{("algorithm", tag): section for tag, section in ALGORITHMS.items()},
+    **{("simulation", "delay", tag): section for tag, section in DELAYS.items()},
+    **{("simulation", "availability", tag): section for tag, section in AVAILABILITY.items()},
+}
+
+
+def _translate(error: ValidationError, table: Mapping[str, Any]) -> ConfigError:
+    # A misspelled key explains what else is missing, so it is reported first.
+    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    where = tuple("*" if isinstance(part, int) else str(part) for part in first["loc"])
+    key = _spell(first["loc"], table)
+    match first["type"]:
+        case "extra_forbidden":
+            section = _SECTIONS.get(where[:-1])
+            known = section.model_fields if section is not None else ()
+            return ConfigError(key, f"unknown key{nearest(where[-1], known)}")
+        case "missing":
+            return ConfigError(key, "is missing")
+        case "union_tag_invalid":
+            known = first["ctx"]["expected_tags"].replace("'", "").split(", ")
+            field = first["ctx"]["discriminator"].strip("'")
+            tag = first["ctx"]["tag"]
+            return ConfigError(f"{key}.{field}", f"unknown value {tag!r}{nearest(tag, known)}")
+        case "union_tag_not_found":
+            return ConfigError(
+                f"{key}.{first['ctx']['discriminator'].strip(chr(39))}", "is missing"
+            )
+        case _:
+            problem = first["msg"][0].lower() + first["msg"][1:]
+            return ConfigError(key, f"{problem}, got {first['input']!r}")
+
+
+def _spell(loc: tuple[int | str, ...], table: Mapping[str, Any]) -> str:
+    """The key as the user would write it: no union tags, tasks by name."""
+    words: list[str] = []
+    here: Any = table
+    for position, part in enumerate(loc):
+        if isinstance(part, int):
+            here = here[part] if isinstance(here, Sequence) and part < len(here) else None
+            named = here.get("name", here.get("use")) if isinstance(here, Mapping) else None
+            words.append(str(named) if isinstance(named, str) else str(part))
+            continue
+        known = isinstance(here, Mapping) and part in here
+        is_tag = where_tag(loc[:position]) and not known
+        if not is_tag:
+            words.append(part)
+            here = here.get(part) if isinstance(here, Mapping) else None
+    return ".".join(words)
+
+
+def where_tag(loc: tuple[int | str, ...]) -> bool:
+    """Whether pydantic puts a union's tag after this place."""
+    return loc in {("algorithm",), ("simulation", "delay"), ("simulation", "availability")}

@@ -1,0 +1,171 @@
+"""Who gets how much: from what tasks ask for to complete ``TaskSpec``s."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, assert_never
+
+from fedast.core.apportion import largest_remainder
+from fedast.core.protocol import TaskSpec
+from fedast.experiments.config import (
+    ActiveCap,
+    AlgorithmConfig,
+    AsyncConfig,
+    FedASTDynamic,
+    FedASTNoBuffer,
+    FedASTStatic,
+    Simulation,
+    SyncST,
+)
+from fedast.experiments.load import ConfigError
+from fedast.learn.metrics import METRICS
+from fedast.learn.task import Allocation, Goal, Training
+
+
+class Outline(Protocol):
+    """What planning needs of a task; a ``Task`` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def training(self) -> Training: ...
+    @property
+    def goal(self) -> Goal: ...
+    @property
+    def allocation(self) -> Allocation: ...
+
+
+def active_cap(simulation: Simulation) -> int | None:
+    """The cap on active clients, if the run has one."""
+    match simulation.availability:
+        case ActiveCap(cap=cap):
+            return max(1, round(0.3 * simulation.clients)) if cap is None else cap
+        case _:
+            return None
+
+
+def plan(
+    tasks: Sequence[Outline], algorithm: AlgorithmConfig, simulation: Simulation
+) -> list[TaskSpec]:
+    """Check what tasks ask for against each other and fill in the rest."""
+    _check(tasks, simulation)
+    requests = [1] * len(tasks)
+    buffers = [1] * len(tasks)
+    match algorithm:
+        case FedASTDynamic() | FedASTStatic() | FedASTNoBuffer():
+            requests, buffers = _allocate(tasks, algorithm, simulation)
+        case SyncST():
+            pass
+        case _:
+            assert_never(algorithm)
+    return [
+        TaskSpec(
+            name=task.name,
+            active_requests=r,
+            buffer_size=b,
+            share=task.allocation.share,
+            target=task.goal.target,
+            higher_is_better=METRICS[task.metric].higher_is_better,
+            max_rounds=task.goal.max_rounds,
+            evaluate_every=task.goal.evaluate_every or _evaluate_every(algorithm, r),
+            server_rate=task.training.server_rate or algorithm.server_rate,
+            client_rate=task.training.client_rate,
+            local_steps=task.training.local_steps,
+        )
+        for task, r, b in zip(tasks, requests, buffers, strict=True)
+    ]
+
+
+def _check(tasks: Sequence[Outline], simulation: Simulation) -> None:
+    names = [task.name for task in tasks]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"tasks.{name}.name", "two tasks have this name; give one another")
+    cap = active_cap(simulation)
+    if cap is not None and cap > simulation.clients:
+        raise ConfigError(
+            "simulation.availability.cap",
+            f"is {cap}, but there are only {simulation.clients} clients; lower it",
+        )
+    for task in tasks:
+        key, goal = f"tasks.{task.name}", task.goal
+        if goal.target is not None and task.metric == "accuracy" and not 0 < goal.target <= 1:
+            raise ConfigError(
+                f"{key}.target", f"an accuracy is a fraction between 0 and 1, got {goal.target}"
+            )
+        if goal.leave_time is not None and goal.leave_time <= goal.join_time:
+            raise ConfigError(f"{key}.leave_time", "must be later than join_time")
+    if all(task.goal.join_time > 0 for task in tasks):
+        raise ConfigError("tasks", "at least one task must be there from the start (join_time 0)")
+
+
+def _allocate(
+    tasks: Sequence[Outline], algorithm: AsyncConfig, simulation: Simulation
+) -> tuple[list[int], list[int]]:
+    """R and b of every task. Tasks that join later take their R from those of the start."""
+    first = [task for task in tasks if task.goal.join_time == 0]
+    asked = [task.allocation.requests for task in first]
+    total = _total_requests(asked, algorithm, simulation)
+    if total < len(tasks):
+        raise ConfigError(
+            "algorithm.requests",
+            f"is {total}, but {len(tasks)} tasks need at least one each; raise it",
+        )
+    if all(asked) and sum(filter(None, asked)) != total:
+        raise ConfigError(
+            "algorithm.requests",
+            f"is {total}, but the tasks ask for {sum(filter(None, asked))}; leave one of both out",
+        )
+    open_places = [task for task in first if task.allocation.requests is None]
+    rest = total - sum(filter(None, asked))
+    if rest < len(open_places):
+        raise ConfigError(
+            "algorithm.requests",
+            f"is {total}, which leaves {rest} for {len(open_places)} tasks without requests of "
+            "their own; raise it",
+        )
+    shares = dict(
+        zip(
+            [task.name for task in open_places],
+            largest_remainder(rest, [1.0] * len(open_places)),
+            strict=True,
+        )
+    )
+    requests, buffers = [], []
+    for task in tasks:
+        r = task.allocation.requests or shares.get(task.name) or max(1, total // len(tasks))
+        if task.goal.join_time > 0 and r > total - len(tasks) + 1:
+            raise ConfigError(
+                f"tasks.{task.name}.requests", f"is {r}: too much of the {total} of all; lower it"
+            )
+        b = task.allocation.buffer or max(1, round(r / algorithm.ratio))
+        if isinstance(algorithm, FedASTNoBuffer):
+            b = 1
+        elif b > r:
+            raise ConfigError(
+                f"tasks.{task.name}.buffer",
+                f"is {b}, but the task has only {r} active requests; lower it or raise requests",
+            )
+        requests.append(r)
+        buffers.append(b)
+    return requests, buffers
+
+
+def _total_requests(
+    asked: Sequence[int | None], algorithm: AsyncConfig, simulation: Simulation
+) -> int:
+    if algorithm.requests is not None:
+        return algorithm.requests
+    if all(asked):
+        return sum(filter(None, asked))
+    cap = active_cap(simulation)
+    # 1.28 requests per active client is the paper's 384 over 300.
+    return max(len(asked), round(1.28 * (cap if cap is not None else 0.3 * simulation.clients)))
+
+
+def _evaluate_every(algorithm: AlgorithmConfig, requests: int) -> int:
+    if isinstance(algorithm, FedASTNoBuffer):
+        return max(1, round(algorithm.evaluate_every * requests / algorithm.ratio))
+    return algorithm.evaluate_every

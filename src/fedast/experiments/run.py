@@ -1,0 +1,69 @@
+"""One configured run, from its configuration to its folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedast.experiments.build import build_delay, build_pool, build_tasks
+from fedast.experiments.config import RunConfig
+from fedast.experiments.simulate import Outcome, Watch, pick_device, simulate
+from fedast.records import toml
+from fedast.records.run import CONFIG, EVENTS, claim_folder, write_atomically, write_result
+
+
+def execute(
+    config: RunConfig,
+    out: Path | None = None,
+    *,
+    events: bool = False,
+    overwrite: bool = False,
+    watch: Sequence[Watch] = (),
+    stop: Callable[[], bool] | None = None,
+) -> Outcome:
+    """Run a resolved configuration; with ``out``, leave its records there."""
+    device = pick_device(config.compute.device)
+    config = config.model_copy(
+        update={"compute": config.compute.model_copy(update={"device": device})}
+    )
+    # All of this before the folder, so that what is wrong leaves nothing behind.
+    check_inputs(config)
+    tasks = build_tasks(config)
+    if out is not None:
+        claim_folder(out, overwrite=overwrite)
+        write_atomically(out / CONFIG, toml.dumps(_self_contained(config, out)))
+    outcome = simulate(
+        tasks,
+        config.algorithm,
+        config.simulation,
+        seed=config.seed,
+        device=device,
+        threads=config.compute.threads,
+        events=out / EVENTS if out is not None and events else None,
+        watch=watch,
+        stop=stop,
+    )
+    if out is not None:
+        write_result(out, outcome.result)
+    return outcome
+
+
+def check_inputs(config: RunConfig) -> None:
+    """Read the files that a resolved configuration names, to find out whether they can be used."""
+    build_pool(config.simulation)
+    build_delay(config.simulation, [task.name or task.use for task in config.tasks])
+
+
+def _self_contained(config: RunConfig, out: Path) -> dict[str, Any]:
+    """The configuration as a table, with the files that it names copied beside it."""
+    table = config.model_dump(mode="json", exclude={"algorithms"})
+    for section in ("delay", "availability"):
+        named = table["simulation"][section].get("file")
+        if named is not None:
+            copy = out / f"{section}.csv"
+            if Path(named) != copy.resolve():
+                shutil.copyfile(named, copy)
+            table["simulation"][section]["file"] = copy.name
+    return table

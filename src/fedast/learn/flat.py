@@ -1,0 +1,39 @@
+"""A module's state as one flat vector, and back.
+
+The vector holds the parameters, then the floating-point buffers (the running
+statistics of a normalisation layer, say), which are averaged over clients like
+parameters but never stepped by SGD. Integer buffers stay as the model's
+constructor made them.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import nn
+
+
+@final
+class FlatModel:
+    """A working copy of a task's module whose state is read and written as a vector."""
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        self.module = module.to(device)
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        frozen = [p for p in module.parameters() if not p.requires_grad]
+        floating = [b for b in module.buffers() if b.is_floating_point()]
+        self._pieces: list[torch.Tensor] = [*self.parameters, *frozen, *floating]
+        self.parameter_count = sum(p.numel() for p in self.parameters)
+        self.size = sum(piece.numel() for piece in self._pieces)
+
+    def read(self) -> torch.Tensor:
+        """A fresh vector with the module's present state."""
+        return torch.cat([piece.detach().reshape(-1) for piece in self._pieces])
+
+    @torch.no_grad()
+    def write(self, vector: torch.Tensor) -> None:
+        start = 0
+        for piece in self._pieces:
+            piece.copy_(vector[start : start + piece.numel()].view_as(piece))
+            start += piece.numel()

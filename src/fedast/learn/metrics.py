@@ -1,0 +1,48 @@
+"""What is measured on a test set, and which way is better. (Torch is imported where used.)"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A sum over test points and a final step, so that it can be computed batch by batch.
+
+    ``per_batch`` maps (outputs, labels) to a sum over the batch, None to use
+    the loss; ``finish`` maps the mean over all points to the metric.
+    """
+
+    name: str
+    higher_is_better: bool
+    default_loss: str
+    per_batch: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None
+    finish: Callable[[float], float]
+
+
+def _correct(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return (outputs.argmax(dim=1) == labels).sum()
+
+
+def _squares(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return ((outputs.reshape(labels.shape) - labels) ** 2).reshape(len(labels), -1).mean(1).sum()
+
+
+def _exp(mean: float) -> float:
+    return math.exp(mean) if mean < 700.0 else math.inf
+
+
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("accuracy", True, "cross_entropy", _correct, float),
+        Metric("rmse", False, "mse_loss", _squares, math.sqrt),
+        Metric("perplexity", False, "cross_entropy", None, _exp),
+    )
+}

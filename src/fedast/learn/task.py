@@ -1,0 +1,113 @@
+"""A task: a model to learn, the data it is learnt from, and how it is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fedast.learn.metrics import METRICS
+
+if TYPE_CHECKING:
+    import torch
+
+Indices: TypeAlias = npt.NDArray[np.int64]
+Sampling: TypeAlias = Literal["epochs", "independent"]
+
+
+class BadTask(ValueError):
+    """A task that cannot be trained; the message names the task and what is wrong."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a client trains and how the server steps.
+
+    ``local_steps`` is tau, ``client_rate`` eta_c, ``server_rate`` eta_s (None:
+    the algorithm's own default). ``sampling`` says where mini-batches come
+    from: shuffled epochs over the client's data with the incomplete last batch
+    dropped, or independent random batches.
+    """
+
+    local_steps: int = 27
+    batch_size: int = 32
+    client_rate: float = 0.1
+    server_rate: float | None = None
+    weight_decay: float = 0.0
+    sampling: Sampling = "epochs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """When a task ends (at the first of these) and how often it is evaluated.
+
+    ``max_time`` is simulated time since the start of the run, as are
+    ``join_time`` and ``leave_time``, at which the task is added or removed
+    while the others train.
+    """
+
+    target: float | None = None
+    max_rounds: int | None = None
+    max_time: float | None = None
+    evaluate_every: int | None = None
+    join_time: float = 0.0
+    leave_time: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """A task's part of the clients; what is None is worked out from the rest of the run.
+
+    ``requests`` (R) and ``buffer`` (b) are for asynchronous algorithms,
+    ``share`` for synchronous ones.
+    """
+
+    requests: int | None = None
+    buffer: int | None = None
+    share: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One model to train over the clients.
+
+    ``model`` builds a fresh, randomly initialised module. ``train`` and
+    ``test`` are pairs of tensors whose first axis counts points;
+    ``partition`` gives each client the indices of its training points. The
+    same data may back several tasks. ``loss`` maps (outputs, labels) to a
+    scalar mean; ``metric`` names what is measured on the test set. ``size`` is
+    the relative work of one local step, for the delay models.
+    """
+
+    name: str
+    model: Callable[[], torch.nn.Module]
+    train: tuple[torch.Tensor, torch.Tensor]
+    test: tuple[torch.Tensor, torch.Tensor]
+    partition: Sequence[Indices]
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+    metric: str = "accuracy"
+    size: float = 1.0
+    training: Training = Training()
+    goal: Goal = Goal()
+    allocation: Allocation = Allocation()
+
+    def __post_init__(self) -> None:
+        if self.metric not in METRICS:
+            self._refuse(f"unknown metric {self.metric!r}; there are {', '.join(METRICS)}")
+        for part, (inputs, labels) in (("train", self.train), ("test", self.test)):
+            if len(inputs) != len(labels):
+                self._refuse(f"{part} has {len(inputs)} inputs but {len(labels)} labels")
+            if len(inputs) == 0:
+                self._refuse(f"{part} is empty")
+        points = len(self.train[0])
+        for client, indices in enumerate(self.partition):
+            if len(indices) == 0:
+                self._refuse(f"client {client} has no training points")
+            if indices.min() < 0 or indices.max() >= points:
+                self._refuse(f"client {client} has an index outside the {points} training points")
+
+    def _refuse(self, problem: str) -> None:
+        raise BadTask(f"task {self.name!r}: {problem}")

@@ -1,0 +1,114 @@
+"""``events.jsonl``: one JSON object per line, in time order, a pure function of the run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, TextIO, assert_never, final
+
+from fedast.core.protocol import (
+    Accept,
+    Aggregate,
+    ClientId,
+    Command,
+    Dispatch,
+    Drop,
+    Evaluate,
+    Evaluated,
+    Finish,
+    Ignore,
+    MeasureVariances,
+    Reallocate,
+    RequestId,
+)
+
+
+@final
+class EventLog:
+    """An observer that writes every event as it happens."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def commanded(self, now: float, command: Command) -> None:
+        match command:
+            case Dispatch():
+                self._write(
+                    now,
+                    "dispatch",
+                    task=command.task,
+                    request=command.request,
+                    client=command.client,
+                    version=command.version,
+                )
+            case Accept():
+                self._write(
+                    now,
+                    "arrive",
+                    task=command.task,
+                    request=command.request,
+                    client=command.client,
+                    version=command.version,
+                    staleness=command.staleness,
+                )
+            case Aggregate():
+                self._write(
+                    now,
+                    "aggregate",
+                    task=command.task,
+                    round=command.round,
+                    requests=list(command.requests),
+                )
+            case Drop():
+                self._write(
+                    now,
+                    "drop",
+                    task=command.task,
+                    request=command.request,
+                    reason=command.reason.value,
+                )
+            case Ignore():
+                self._write(now, "ignored", request=command.request, reason=command.reason.value)
+            case Reallocate():
+                variances = command.variances
+                self._write(
+                    now,
+                    "realloc",
+                    cause=command.cause.value,
+                    targets=dict(command.targets),
+                    buffers=dict(command.buffers),
+                    variances=None if variances is None else finite_values(variances),
+                )
+            case Finish():
+                self._write(now, "finish", task=command.task, reason=command.reason.value)
+            case Evaluate() | MeasureVariances():
+                pass  # their answers are what counts
+            case _:
+                assert_never(command)
+
+    def started(self, now: float, request: RequestId, client: ClientId) -> None:
+        self._write(now, "start", request=request, client=client)
+
+    def evaluated(self, now: float, event: Evaluated) -> None:
+        self._write(
+            now,
+            "evaluate",
+            task=event.task,
+            round=event.round,
+            accuracy=finite(event.metric),
+            loss=finite(event.loss),
+        )
+
+    def _write(self, now: float, event: str, **fields: Any) -> None:
+        record = {"t": now, "event": event, **fields}
+        self._file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
+
+
+def finite(value: float) -> float | None:
+    """JSON knows neither NaN nor infinity: null instead."""
+    return value if math.isfinite(value) else None
+
+
+def finite_values(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: finite(value) for name, value in values.items()}

@@ -1,0 +1,171 @@
+"""The record of a run, in memory and on disk (the public contract of docs/records.md)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedast.core.protocol import FinishReason, TaskName
+from fedast.records.events import finite
+from fedast.records.tally import Point, Tally
+
+SCHEMA = 1
+CONFIG, RESULT, CURVES, EVENTS = "config.toml", "result.json", "curves.csv", "events.jsonl"
+
+
+class UnusableFolder(Exception):
+    """A folder that cannot be written to, holds another run, or holds no run."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    metric: str
+    time_to_target: float | None
+    final: float | None
+    final_loss: float | None
+    rounds: int
+    updates: int
+    staleness_mean: float
+    staleness_max: int
+    finish_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """``result.json``, and the learning curves."""
+
+    algorithm: str
+    seed: int
+    tasks: Mapping[TaskName, TaskResult]
+    finish_time: float
+    wall_seconds: float
+    updates_per_second: float
+    curves: Mapping[TaskName, tuple[Point, ...]] = field(repr=False)
+
+    @property
+    def reached_all(self) -> bool:
+        return all(task.time_to_target is not None for task in self.tasks.values())
+
+    @property
+    def interrupted(self) -> bool:
+        return any(task.finish_reason == "interrupted" for task in self.tasks.values())
+
+    @classmethod
+    def of(
+        cls,
+        tally: Tally,
+        *,
+        algorithm: str,
+        seed: int,
+        metrics: Mapping[TaskName, str],
+        wall_seconds: float,
+    ) -> RunResult:
+        tasks, curves = {}, {}
+        for name, task in tally.tasks.items():
+            last = task.curve[-1] if task.curve else None
+            tasks[name] = TaskResult(
+                metric=metrics[name],
+                time_to_target=task.time_to_target,
+                final=None if last is None else finite(last.accuracy),
+                final_loss=None if last is None else finite(last.loss),
+                rounds=task.rounds,
+                updates=task.updates,
+                staleness_mean=task.staleness_mean,
+                staleness_max=task.staleness_max,
+                # A task that was to join later never finished: it never began.
+                finish_reason=str(task.finish_reason or FinishReason.INTERRUPTED),
+            )
+            curves[name] = tuple(task.curve)
+        ends = [task.finish_time for task in tally.tasks.values() if task.finish_time is not None]
+        return cls(
+            algorithm=algorithm,
+            seed=seed,
+            tasks=tasks,
+            finish_time=max(ends, default=0.0),
+            wall_seconds=wall_seconds,
+            updates_per_second=tally.updates / wall_seconds if wall_seconds > 0 else 0.0,
+            curves=curves,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "algorithm": self.algorithm,
+            "seed": self.seed,
+            "tasks": {name: asdict(task) for name, task in self.tasks.items()},
+            "finish_time": self.finish_time,
+            "wall_seconds": self.wall_seconds,
+            "updates_per_second": self.updates_per_second,
+        }
+
+
+def claim_folder(folder: Path, *, overwrite: bool = False) -> None:
+    """Make sure that a run can be written to ``folder``: it is writable and holds no other."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held = [name for name in (CONFIG, RESULT, CURVES, EVENTS) if (folder / name).exists()]
+        if held and not overwrite:
+            raise UnusableFolder(
+                f"{folder}: holds another run ({held[0]}); choose another folder or --overwrite"
+            )
+        for name in held:
+            (folder / name).unlink()
+        probe = folder / ".fedast-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UnusableFolder(
+            f"{folder}: cannot be written ({error.strerror}); choose another folder with --out"
+        ) from error
+
+
+def write_result(folder: Path, result: RunResult) -> None:
+    text = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
+    write_atomically(folder / RESULT, text)
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(("task", "time", "round", "accuracy", "loss"))
+    for name, curve in result.curves.items():
+        writer.writerows((name, p.time, p.round, p.accuracy, p.loss) for p in curve)
+    write_atomically(folder / CURVES, table.getvalue())
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The whole file or none of it."""
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)
+
+
+def read_run(folder: Path) -> RunResult:
+    """What ``write_result`` wrote."""
+    try:
+        data = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        with (folder / CURVES).open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        raise UnusableFolder(f"{folder}: holds no finished run ({error.strerror})") from error
+    if data.get("schema") != SCHEMA:
+        raise UnusableFolder(
+            f"{folder}: has records of schema {data.get('schema')}, this reads {SCHEMA}"
+        )
+    curves: dict[TaskName, list[Point]] = {name: [] for name in data["tasks"]}
+    for row in rows:
+        curves[row["task"]].append(
+            Point(float(row["time"]), int(row["round"]), float(row["accuracy"]), float(row["loss"]))
+        )
+    return RunResult(
+        algorithm=data["algorithm"],
+        seed=data["seed"],
+        tasks={name: TaskResult(**task) for name, task in data["tasks"].items()},
+        finish_time=data["finish_time"],
+        wall_seconds=data["wall_seconds"],
+        updates_per_second=data["updates_per_second"],
+        curves={name: tuple(points) for name, points in curves.items()},
+    )

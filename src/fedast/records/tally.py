@@ -1,0 +1,83 @@
+"""What a run adds up to: an observer that keeps the numbers of ``result.json`` and the curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from fedast.core.protocol import (
+    Accept,
+    Aggregate,
+    ClientId,
+    Command,
+    Evaluated,
+    Finish,
+    FinishReason,
+    RequestId,
+    TaskName,
+    TaskSpec,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One evaluation: a point of a learning curve."""
+
+    time: float
+    round: int
+    accuracy: float
+    """The task's metric, whatever it is."""
+    loss: float
+
+
+@dataclass(slots=True)
+class TaskTally:
+    spec: TaskSpec
+    rounds: int = 0
+    updates: int = 0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+    time_to_target: float | None = None
+    finish_time: float | None = None
+    finish_reason: FinishReason | None = None
+    curve: list[Point] = field(default_factory=list)
+
+    @property
+    def staleness_mean(self) -> float:
+        return self.staleness_sum / self.updates if self.updates else 0.0
+
+
+@final
+class Tally:
+    def __init__(self, specs: Sequence[TaskSpec]) -> None:
+        self.tasks: Mapping[TaskName, TaskTally] = {spec.name: TaskTally(spec) for spec in specs}
+        self.updates = 0
+        self.now = 0.0
+
+    def commanded(self, now: float, command: Command) -> None:
+        self.now = now
+        match command:
+            case Accept():
+                task = self.tasks[command.task]
+                self.updates += 1
+                task.updates += 1
+                task.staleness_sum += command.staleness
+                if command.staleness > task.staleness_max:
+                    task.staleness_max = command.staleness
+            case Aggregate():
+                self.tasks[command.task].rounds = command.round
+            case Finish():
+                self.tasks[command.task].finish_time = now
+                self.tasks[command.task].finish_reason = command.reason
+            case _:
+                pass
+
+    def started(self, now: float, request: RequestId, client: ClientId) -> None:
+        pass
+
+    def evaluated(self, now: float, event: Evaluated) -> None:
+        task = self.tasks[event.task]
+        task.curve.append(Point(now, event.round, event.metric, event.loss))
+        if task.time_to_target is None and task.spec.reached(event.metric):
+            task.time_to_target = now

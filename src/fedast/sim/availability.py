@@ -1,0 +1,177 @@
+"""Which clients can be asked: the simulator's pools.
+
+``active_cap`` is the paper's setting: only so many clients take part at a time.
+For an asynchronous algorithm that means that at most ``cap`` distinct clients
+hold requests: while that many do, a uniform pick of another client is skipped.
+For a synchronous round it is ``cap`` fresh uniform clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol, final
+
+from fedast.core.protocol import ClientId, Pool
+from fedast.core.streams import Stream
+from fedast.sim.tables import BadInputFile, read_rows, to_client, to_number
+
+
+class SimulatedPool(Pool, Protocol):
+    """A pool that the virtual clock drives."""
+
+    def next_change(self) -> float | None:
+        """When the set of clients that can be asked changes next, if it ever does."""
+        ...
+
+    def advance(self, now: float) -> list[ClientId]:
+        """Carry out the changes due by ``now``; the clients that take their requests with them."""
+        ...
+
+
+@final
+class Always:
+    """Every client, at any time."""
+
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+
+    def draw(self, stream: Stream, holders: Collection[ClientId]) -> ClientId | None:
+        return stream.below(self._clients)
+
+    def available(self, stream: Stream) -> Sequence[ClientId]:
+        return range(self._clients)
+
+    def next_change(self) -> float | None:
+        return None
+
+    def advance(self, now: float) -> list[ClientId]:
+        return []
+
+
+@final
+class ActiveCap:
+    """At most ``cap`` clients at a time."""
+
+    def __init__(self, clients: int, cap: int) -> None:
+        self._clients = clients
+        self._cap = cap
+
+    def draw(self, stream: Stream, holders: Collection[ClientId]) -> ClientId | None:
+        client = stream.below(self._clients)
+        if len(holders) >= self._cap and client not in holders:
+            return None
+        return client
+
+    def available(self, stream: Stream) -> Sequence[ClientId]:
+        return stream.sample(self._clients, min(self._cap, self._clients))
+
+    def next_change(self) -> float | None:
+        return None
+
+    def advance(self, now: float) -> list[ClientId]:
+        return []
+
+
+@final
+class Bernoulli:
+    """Each client independently with probability p, anew for every round.
+
+    A uniform pick among clients that are available independently of who they
+    are is a uniform pick, so asynchronous algorithms see no difference from
+    ``always``. A round is never left without any client.
+    """
+
+    def __init__(self, clients: int, p: float) -> None:
+        self._clients = clients
+        self._p = p
+
+    def draw(self, stream: Stream, holders: Collection[ClientId]) -> ClientId | None:
+        return stream.below(self._clients)
+
+    def available(self, stream: Stream) -> Sequence[ClientId]:
+        while True:
+            present = [i for i in range(self._clients) if stream.uniform() < self._p]
+            if present:
+                return present
+
+    def next_change(self) -> float | None:
+        return None
+
+    def advance(self, now: float) -> list[ClientId]:
+        return []
+
+
+@final
+class Trace:
+    """On/off intervals per client from a file.
+
+    The file is a CSV with a header and the columns ``client``, ``on`` and
+    ``off``, in simulated time; an empty ``off`` means for ever. A client
+    without a row never takes part. With ``lose`` a client that goes off takes
+    its unfinished requests with it (they are lost); without, it finishes them.
+    """
+
+    def __init__(self, path: Path, clients: int, *, lose: bool = True) -> None:
+        self._changes = _transitions(path, clients)
+        self._next = 0
+        self._lose = lose
+        self._online: list[ClientId] = []
+        self._place: dict[ClientId, int] = {}
+        self.advance(0.0)
+
+    def draw(self, stream: Stream, holders: Collection[ClientId]) -> ClientId | None:
+        return self._online[stream.below(len(self._online))] if self._online else None
+
+    def available(self, stream: Stream) -> Sequence[ClientId]:
+        return tuple(self._online)
+
+    def next_change(self) -> float | None:
+        return self._changes[self._next][0] if self._next < len(self._changes) else None
+
+    def advance(self, now: float) -> list[ClientId]:
+        left = []
+        while self._next < len(self._changes) and self._changes[self._next][0] <= now:
+            _, joins, client = self._changes[self._next]
+            self._next += 1
+            if joins:
+                self._place[client] = len(self._online)
+                self._online.append(client)
+            else:
+                self._take_off(client)
+                left.append(client)
+        return left if self._lose else []
+
+    def _take_off(self, client: ClientId) -> None:
+        """Remove in O(1): the last one takes the free place."""
+        place, last = self._place.pop(client), self._online.pop()
+        if last != client:
+            self._online[place], self._place[last] = last, place
+
+
+def _transitions(path: Path, clients: int) -> list[tuple[float, bool, ClientId]]:
+    intervals: dict[ClientId, list[tuple[float, float, int]]] = {}
+    for line, row in read_rows(path, required=("client", "on"), optional=("off",)):
+        client = to_client(path, line, row["client"])
+        if client >= clients:
+            raise BadInputFile(
+                f"{path}, line {line}: client {client}, but the run has clients 0 to {clients - 1}"
+            )
+        on = to_number(path, line, "on", row["on"])
+        off = to_number(path, line, "off", row["off"]) if row.get("off") else float("inf")
+        if not 0.0 <= on < off:
+            raise BadInputFile(f"{path}, line {line}: needs 0 <= on < off")
+        intervals.setdefault(client, []).append((on, off, line))
+    changes: list[tuple[float, bool, ClientId]] = []
+    for client, spans in intervals.items():
+        spans.sort()
+        for (_, before, _), (after, _, line) in pairwise(spans):
+            if after < before:
+                raise BadInputFile(f"{path}, line {line}: overlaps an interval of client {client}")
+        for on, off, _ in spans:
+            changes.append((on, True, client))
+            if off != float("inf"):
+                changes.append((off, False, client))
+    changes.sort()  # at equal times, off before on: intervals may touch
+    return changes

@@ -1,0 +1,132 @@
+"""How long a local training takes, in simulated time.
+
+Every model but ``Measured`` draws the time X of one local step for a task of
+size 1 on a client of speed 1; the training takes ``steps * size * speed * X``,
+where a larger ``speed`` factor means a slower client.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, final
+
+import numpy as np
+
+from fedast.core.apportion import largest_remainder
+from fedast.core.protocol import ClientId, TaskName
+from fedast.core.streams import Stream
+from fedast.sim.tables import BadInputFile, read_rows, to_client, to_number
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What a task asks of a client: ``steps`` local steps of relative ``size``."""
+
+    task: TaskName
+    steps: int
+    size: float
+
+
+class Delay(Protocol):
+    def duration(self, stream: Stream, timing: Timing, client: ClientId, speed: float) -> float: ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ShiftedExponential:
+    """X = beta + Exp(mean 2 beta), with beta = ``scale``: the paper's model."""
+
+    scale: float = 0.5
+
+    def duration(self, stream: Stream, timing: Timing, client: ClientId, speed: float) -> float:
+        beta = self.scale * speed * timing.size
+        return timing.steps * beta * (1.0 + 2.0 * stream.exponential())
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """X = ``value``."""
+
+    value: float = 1.0
+
+    def duration(self, stream: Stream, timing: Timing, client: ClientId, speed: float) -> float:
+        return timing.steps * timing.size * speed * self.value
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """X uniform between ``low`` and ``high``."""
+
+    low: float = 0.5
+    high: float = 1.5
+
+    def duration(self, stream: Stream, timing: Timing, client: ClientId, speed: float) -> float:
+        draw = self.low + (self.high - self.low) * stream.uniform()
+        return timing.steps * timing.size * speed * draw
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Lognormal:
+    """X = ``median`` * exp(``sigma`` * Z), Z standard normal."""
+
+    median: float = 1.0
+    sigma: float = 0.5
+
+    def duration(self, stream: Stream, timing: Timing, client: ClientId, speed: float) -> float:
+        draw = self.median * math.exp(self.sigma * stream.normal())
+        return timing.steps * timing.size * speed * draw
+
+
+@final
+class Measured:
+    """Durations of whole local trainings, drawn at random from a file of measurements.
+
+    The file is a CSV with a header and the columns ``task`` and ``seconds``,
+    and if you have it ``client``. A request draws from the rows of its task
+    and client, else from all rows of its task. The drawn time is multiplied by
+    the client's speed factor (1 if the run has no speed groups) and by nothing
+    else.
+    """
+
+    def __init__(self, path: Path, tasks: Sequence[TaskName]) -> None:
+        self._by_task: dict[TaskName, list[float]] = {}
+        self._by_client: dict[tuple[TaskName, ClientId], list[float]] = {}
+        for line, row in read_rows(path, required=("task", "seconds")):
+            seconds = to_number(path, line, "seconds", row["seconds"])
+            if seconds <= 0.0:
+                raise BadInputFile(f"{path}, line {line}: seconds must be positive")
+            self._by_task.setdefault(row["task"], []).append(seconds)
+            if row.get("client"):
+                client = to_client(path, line, row["client"])
+                self._by_client.setdefault((row["task"], client), []).append(seconds)
+        missing = [name for name in tasks if name not in self._by_task]
+        if missing:
+            raise BadInputFile(f"{path}: no row for task {missing[0]!r}; add measurements of it")
+
+    def duration(self, stream: Stream, timing: Timing, client: ClientId, speed: float) -> float:
+        rows = self._by_client.get((timing.task, client)) or self._by_task[timing.task]
+        return speed * rows[stream.below(len(rows))]
+
+
+@final
+class Speeds:
+    """A speed factor per client: groups of exact sizes, members chosen by the seed."""
+
+    def __init__(
+        self, clients: int, factors: Sequence[float], shares: Sequence[float], seed: int
+    ) -> None:
+        self._factors = tuple(factors)
+        groups = np.repeat(
+            np.arange(len(factors), dtype=np.uint8), largest_remainder(clients, shares)
+        )
+        np.random.default_rng(Stream.of(seed, "speeds").bits()).shuffle(groups)
+        self._group = groups.tobytes()
+
+    def of(self, client: ClientId) -> float:
+        return self._factors[self._group[client]]

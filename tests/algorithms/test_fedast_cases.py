@@ -1,0 +1,283 @@
+"""FedAST against cases worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fedast.algorithms.fedast import FedAST
+from fedast.core.protocol import (
+    Aggregate,
+    Command,
+    Dispatch,
+    Drop,
+    DropReason,
+    Evaluate,
+    Evaluated,
+    Finish,
+    FinishReason,
+    MeasureVariances,
+    PoolChanged,
+    Reallocate,
+    ReallocCause,
+    RequestLost,
+    Started,
+    StopReason,
+    TaskAdded,
+    TaskSpec,
+    TasksStopped,
+    UpdateArrived,
+    VariancesMeasured,
+)
+from fedast.core.streams import Stream
+from tests.support import Books, ScriptedPool
+
+
+def start(
+    *specs: TaskSpec, pool: ScriptedPool | None = None, **options: object
+) -> tuple[FedAST, Books]:
+    options.setdefault("dynamic", False)
+    algorithm = FedAST(specs, pool or ScriptedPool(50), Stream.of(1, "control"), **options)  # type: ignore[arg-type]
+    books = Books(algorithm)
+    books.feed(Started())
+    return algorithm, books
+
+
+def arrive(books: Books, task: str) -> list[Command]:
+    request = next(r for r in books.arrive_order() if books.in_flight[r].task == task)
+    return books.feed(UpdateArrived(request, work_time=1.0))
+
+
+def test_start_sends_the_target_and_evaluates_round_0() -> None:
+    _, books = start(TaskSpec("a", active_requests=3), TaskSpec("b", active_requests=1))
+    assert sorted(d.task for d in books.in_flight.values()) == ["a", "a", "a", "b"]
+    assert books.to_evaluate == [Evaluate("a", 0), Evaluate("b", 0)]
+
+
+def test_the_buffer_is_averaged_when_full_and_the_newest_model_goes_out() -> None:
+    _, books = start(TaskSpec("a", active_requests=4, buffer_size=2, evaluate_every=1))
+    first = arrive(books, "a")
+    assert [type(c).__name__ for c in first] == ["Accept", "Dispatch"]
+    second = arrive(books, "a")
+    assert second[1:] == [
+        Aggregate("a", 1, (0, 1)),
+        Evaluate("a", 1),
+        Dispatch(5, "a", second[3].client, version=1),  # type: ignore[union-attr]
+    ]
+
+
+def test_evaluation_every_so_many_rounds() -> None:
+    _, books = start(TaskSpec("a", active_requests=2, evaluate_every=3))
+    books.to_evaluate.clear()
+    for _ in range(7):
+        arrive(books, "a")
+    assert books.to_evaluate == [Evaluate("a", 3), Evaluate("a", 6)]
+
+
+def test_a_lost_request_is_replaced() -> None:
+    _, books = start(TaskSpec("a", active_requests=2))
+    commands = books.feed(RequestLost(0))
+    assert commands[0] == Drop(0, "a", DropReason.LOST)
+    assert isinstance(commands[1], Dispatch)
+    assert len(books.in_flight) == 2
+
+
+def test_an_update_that_is_too_stale_is_dropped_and_sent_again() -> None:
+    _, books = start(TaskSpec("a", active_requests=3), max_staleness=1)
+    slow = max(books.in_flight)
+    for _ in range(2):
+        arrive(books, "a")
+    commands = books.feed(UpdateArrived(slow, work_time=9.0))
+    assert commands[0].staleness == 2  # type: ignore[union-attr]
+    assert commands[1] == Drop(slow, "a", DropReason.STALE)
+    assert isinstance(commands[2], Dispatch)
+    assert books.rounds["a"] == 2
+
+
+def test_a_task_at_its_target_hands_its_requests_over_in_proportion() -> None:
+    _, books = start(
+        TaskSpec("a", active_requests=6, target=0.9),
+        TaskSpec("b", active_requests=4, buffer_size=2),
+        TaskSpec("c", active_requests=2, buffer_size=1),
+    )
+    commands = books.feed(Evaluated("a", 0, 0.95, 0.1))
+    assert commands[0] == Finish("a", FinishReason.TARGET)
+    assert all(isinstance(c, Drop) for c in commands[1:7])
+    assert commands[7] == Reallocate(
+        ReallocCause.HANDOVER,
+        targets={"b": 8, "c": 4},
+        buffers={"b": 4, "c": 2},  # R/b stays 2 for both
+    )
+
+
+def test_filling_up_is_gradual() -> None:
+    algorithm, books = start(
+        TaskSpec("a", active_requests=4, target=0.9), TaskSpec("b", active_requests=2)
+    )
+    books.feed(Evaluated("a", 0, 0.95, 0.1))
+    flights = []
+    for _ in range(6):
+        commands = arrive(books, "b")
+        assert sum(isinstance(c, Dispatch) for c in commands) in (1, 2)
+        flights.append(algorithm.status()[1].in_flight)
+    assert flights == [3, 4, 5, 6, 6, 6]
+
+
+def test_shrinking_is_gradual_and_a_new_task_is_not_starved() -> None:
+    algorithm, books = start(TaskSpec("a", active_requests=6, buffer_size=3))
+    commands = books.feed(TaskAdded(TaskSpec("b", active_requests=2)))
+    assert commands == [
+        Reallocate(ReallocCause.ADD, {"a": 4, "b": 2}, {"a": 2, "b": 1}),
+        Evaluate("b", 0),
+    ]
+    commands = arrive(books, "a")
+    assert [c.task for c in commands if isinstance(c, Dispatch)] == ["b"], "room goes to b"
+    arrive(books, "a")
+    assert [s.in_flight for s in algorithm.status()] == [4, 1]
+    commands = arrive(books, "b")
+    assert [c.task for c in commands if isinstance(c, Dispatch)] == ["b", "b"], "K = 2"
+    assert [s.in_flight for s in algorithm.status()] == [4, 2]
+
+
+def test_removal_hands_over_and_says_so() -> None:
+    _, books = start(
+        TaskSpec("a", active_requests=2), TaskSpec("b", active_requests=2, buffer_size=1)
+    )
+    commands = books.feed(TasksStopped(("a",), StopReason.REMOVED))
+    assert commands[0] == Finish("a", FinishReason.REMOVED)
+    assert commands[-1] == Reallocate(ReallocCause.REMOVE, {"b": 4}, {"b": 2})
+
+
+def test_the_round_limit_waits_for_the_last_evaluation() -> None:
+    algorithm, books = start(TaskSpec("a", active_requests=2, max_rounds=1, target=0.9))
+    books.feed(Evaluated("a", 0, 0.1, 2.0))
+    commands = arrive(books, "a")
+    assert Evaluate("a", 1) in commands
+    assert not any(isinstance(c, Dispatch) for c in commands), "no work for a task that ends"
+    assert algorithm.unfinished == ("a",)
+    assert books.feed(Evaluated("a", 1, 0.95, 0.1)) == [Finish("a", FinishReason.TARGET)]
+
+
+def test_the_time_limit_evaluates_a_model_that_was_not() -> None:
+    _, books = start(TaskSpec("a", active_requests=2, evaluate_every=4))
+    books.feed(Evaluated("a", 0, 0.1, 2.0))
+    arrive(books, "a")
+    commands = books.feed(TasksStopped(("a",), StopReason.TIME))
+    assert commands[0] == Evaluate("a", 1)
+    assert books.feed(Evaluated("a", 1, 0.4, 1.0)) == [Finish("a", FinishReason.TIME)]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_model_that_diverges_ends_its_own_task_only(value: float) -> None:
+    algorithm, books = start(TaskSpec("a", active_requests=2), TaskSpec("b", active_requests=2))
+    commands = books.feed(Evaluated("a", 0, 0.1, value))
+    assert commands[0] == Finish("a", FinishReason.DIVERGED)
+    assert algorithm.unfinished == ("b",)
+    assert algorithm.status()[1].active_requests == 4
+
+
+def test_skipped_picks_are_made_up_when_the_pool_changes() -> None:
+    pool = ScriptedPool(50)
+    pool.empty = True
+    algorithm, books = start(TaskSpec("a", active_requests=5), pool=pool)
+    assert not books.in_flight
+    pool.empty = False
+    for flying in (2, 4, 5, 5):
+        books.feed(PoolChanged())
+        assert algorithm.status()[0].in_flight == flying
+
+
+# --- Realloc ------------------------------------------------------------------------------
+
+RATES = {"server_rate": 0.1, "local_steps": 4}
+
+
+def reallocated(weighting: str, variances: dict[str, float]) -> Reallocate:
+    """Two tasks of R = 24, b = 3 (ratio 8), window 2; the period is 0.5 * 2 * 48 = 48 updates."""
+    _, books = start(
+        TaskSpec("a", active_requests=24, buffer_size=3, client_rate=0.1, **RATES),  # type: ignore[arg-type]
+        TaskSpec("b", active_requests=24, buffer_size=3, client_rate=0.4, **RATES),  # type: ignore[arg-type]
+        dynamic=True,
+        weighting=weighting,
+        variance_window=2,
+        period=0.5,
+    )
+    asked = []
+    for number in range(48):
+        commands = arrive(books, "ab"[number % 2])
+        asked.append(any(isinstance(c, MeasureVariances) for c in commands))
+    assert asked == [False] * 47 + [True]
+    realloc = books.feed(VariancesMeasured(variances))[0]
+    assert isinstance(realloc, Reallocate)
+    assert (realloc.cause, realloc.variances) == (ReallocCause.PERIOD, variances)
+    return realloc
+
+
+@pytest.mark.parametrize(
+    ("weighting", "variances", "targets", "buffers"),
+    [
+        # sigma: 3 and 1, so 48 is split 36 : 12
+        ("plain", {"a": 9.0, "b": 1.0}, {"a": 36, "b": 12}, {"a": 4, "b": 2}),
+        # sigma^2 * eta_c: 0.9 and 0.4, square roots 3 : 2, so 28.8 : 19.2
+        ("bound", {"a": 9.0, "b": 1.0}, {"a": 29, "b": 19}, {"a": 4, "b": 2}),
+        # sigma^2 / eta_c: 40 and 40
+        ("authors-code", {"a": 4.0, "b": 16.0}, {"a": 24, "b": 24}, {"a": 3, "b": 3}),
+        # one buffer's worth is 8: without it b would get 48 / 11 = 4
+        ("plain", {"a": 100.0, "b": 1.0}, {"a": 40, "b": 8}, {"a": 5, "b": 1}),
+    ],
+)
+def test_realloc_by_hand(
+    weighting: str,
+    variances: dict[str, float],
+    targets: dict[str, int],
+    buffers: dict[str, int],
+) -> None:
+    realloc = reallocated(weighting, variances)
+    assert realloc.targets == targets
+    assert realloc.buffers == buffers
+
+
+def test_realloc_comes_before_the_buffer_is_judged() -> None:
+    """An arrival that triggers Realloc is handled with the new R and b."""
+    _, books = start(
+        TaskSpec("a", active_requests=8, buffer_size=4),
+        TaskSpec("b", active_requests=8, buffer_size=4),
+        dynamic=True,
+        variance_window=1,
+        period=0.0625,  # two updates
+    )
+    arrive(books, "b")
+    assert isinstance(arrive(books, "a")[-1], MeasureVariances)
+    commands = books.feed(VariancesMeasured({"a": 1.0, "b": 49.0}))
+    assert commands[0].buffers == {"a": 1, "b": 7}  # type: ignore[union-attr]
+    assert isinstance(commands[1], Aggregate), "a's one update fills the shrunk buffer"
+    assert not any(isinstance(c, Dispatch) for c in commands), "K = 0: a has 7 of 2 in flight"
+
+
+def test_variances_that_are_no_numbers_leave_the_allocation() -> None:
+    _, books = start(
+        TaskSpec("a", active_requests=2),
+        TaskSpec("b", active_requests=2),
+        dynamic=True,
+        variance_window=1,
+        period=0.25,
+    )
+    arrive(books, "a")
+    assert isinstance(arrive(books, "b")[-1], MeasureVariances)
+    commands = books.feed(VariancesMeasured({"a": math.nan, "b": 1.0}))
+    assert not any(isinstance(c, Reallocate) for c in commands)
+
+
+def test_no_realloc_before_every_task_has_a_full_window() -> None:
+    _, books = start(
+        TaskSpec("a", active_requests=2),
+        TaskSpec("b", active_requests=2),
+        dynamic=True,
+        variance_window=2,
+        period=0.25,
+    )
+    for _ in range(6):
+        assert not any(isinstance(c, MeasureVariances) for c in arrive(books, "a"))
+    arrive(books, "b")
+    assert isinstance(arrive(books, "b")[-1], MeasureVariances)

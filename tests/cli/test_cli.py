@@ -1,0 +1,212 @@
+"""The command line as a user meets it: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+QUICK = str(EXAMPLES / "quickstart.toml")
+SHORT = ("--set", "simulation.max_time=6", "--set", "simulation.clients=30")
+
+
+def fedast(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedast", *arguments]
+    return subprocess.run(  # type: ignore[call-overload, no-any-return]
+        command, capture_output=True, text=True, timeout=120, **options
+    )
+
+
+def refused(*arguments: str) -> str:
+    """The one line with which a command is refused."""
+    done = fedast(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_help_is_light() -> None:
+    probe = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from fedast.cli.main import cli\n"
+        "found = CliRunner().invoke(cli, ['--help'])\n"
+        "assert found.exit_code == 0 and 'compare' in found.output, found.output\n"
+        "heavy = {'torch', 'sklearn', 'matplotlib', 'pydantic'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)
+    probe = "import fedast, sys; assert 'torch' not in sys.modules; fedast.simulate"
+    subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("what", ["algorithms", "tasks", "delays", "availability"])
+def test_list_and_validate_need_no_torch(what: str) -> None:
+    probe = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from fedast.cli.main import cli\n"
+        f"found = CliRunner().invoke(cli, ['list', {what!r}, '--json'])\n"
+        "assert found.exit_code == 0, found.output\n"
+        "print(found.output)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", probe], check=True, timeout=60, capture_output=True, text=True
+    )
+    entries = json.loads(done.stdout)
+    assert len(entries) >= 3
+    assert all(entry["summary"] for entry in entries.values())
+
+
+def test_every_algorithm_option_is_explained() -> None:
+    entries = json.loads(fedast("list", "algorithms", "--json").stdout)
+    assert set(entries) >= {"fedast-d", "fedast-s", "fedast-nobuffer", "sync-st"}
+    for name, entry in entries.items():
+        for option, said in entry["options"].items():
+            assert said["help"], f"{name}.{option} has no explanation"
+
+
+def test_run_writes_its_records(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = fedast("run", QUICK, *SHORT, "--out", str(out), "--events", "--seed", "5")
+    assert done.returncode == 0, done.stderr
+    assert "digits-mlp" in done.stdout
+    assert f"Records: {out}" in done.stdout
+    assert {p.name for p in out.iterdir()} == {
+        "config.toml", "result.json", "curves.csv", "events.jsonl",
+    }  # fmt: skip
+    assert json.loads((out / "result.json").read_text())["seed"] == 5
+    again = fedast("run", str(out / "config.toml"), "--out", str(tmp_path / "b"), "--events")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "b/events.jsonl").read_bytes() == (out / "events.jsonl").read_bytes()
+    assert "holds another run" in refused("run", QUICK, "--out", str(out))
+
+
+def test_json_is_json_and_quiet_is_quiet() -> None:
+    done = fedast("run", QUICK, *SHORT, "--json")
+    assert set(json.loads(done.stdout)["tasks"]) == {"digits-mlp", "synthetic"}
+    quiet = fedast("run", QUICK, *SHORT, "--quiet")
+    assert "finished:" not in quiet.stdout
+    assert "digits-mlp" in quiet.stdout
+
+
+def test_compare_gives_a_table_and_a_figure(tmp_path: Path) -> None:
+    out = tmp_path / "both"
+    done = fedast(
+        "compare", QUICK, "--algorithm", "fedast-s", "--algorithm", "sync-st", "--seeds", "2",
+        "--set", "simulation.clients=30", "--set", "tasks.digits-mlp.target=0.5",
+        "--set", "tasks.synthetic.target=0.2", "--out", str(out),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "±" in done.stdout
+    assert "gain" in done.stdout
+    assert (out / "curves.png").stat().st_size > 10_000
+    assert (out / "curves.svg").exists()
+    table = json.loads((out / "comparison.json").read_text())
+    assert table["baseline"] == "sync-st"
+    ours = [
+        json.loads((out / f"fedast-s/seed-{seed}/result.json").read_text())["tasks"]["synthetic"]
+        for seed in (1, 2)
+    ]
+    mean = sum(task["time_to_target"] for task in ours) / 2
+    assert table["times"]["fedast-s"]["synthetic"]["mean"] == pytest.approx(mean)
+
+
+def test_validate(tmp_path: Path) -> None:
+    done = fedast("validate", QUICK)
+    assert done.returncode == 0
+    assert "valid: fedast-d, 100 clients, 2 tasks" in done.stdout
+    whole = fedast("validate", QUICK, "--resolved")
+    path = tmp_path / "resolved.toml"
+    path.write_text(whole.stdout)
+    assert fedast("validate", str(path), "--resolved").stdout == whole.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "nowhere.toml"), "error: nowhere.toml: cannot be read"),
+        (("run", QUICK, "--set", "simulation.clints=3"), "did you mean 'clients'?"),
+        (("run", QUICK, "--set", "tasks.synthetic.target=7"), "a fraction between 0 and 1"),
+        (("run", QUICK, "--set", "algorithm.requests=1"), "2 tasks need at least one each"),
+        (("run", QUICK, "--device", "cuda"), "no CUDA device"),
+        (("run", QUICK, "--events"), "--events needs --out"),
+        (("run", QUICK, "--algorithm", "fedavg"), "algorithm.name: unknown value 'fedavg'"),
+        (("validate", QUICK, "--set", "simulation.clients=0"), "greater than or equal to 1"),
+        (("compare", QUICK, QUICK), "two configurations are called 'quickstart'"),
+        (("compare", QUICK, "--baseline", "x"), "no label 'x'"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(arguments: tuple[str, ...], message: str) -> None:
+    import torch
+
+    if "cuda" in arguments and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    assert message in refused(*arguments)
+
+
+def test_bad_files_leave_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "delays.csv").write_text("task,seconds\ndigits-mlp,quick\n")
+    delay = 'simulation.delay={model="measured", file="%s"}'
+    out = tmp_path / "out"
+    bad = delay % (tmp_path / "delays.csv")
+    line = refused("run", QUICK, "--set", bad, "--out", str(out))
+    assert "delays.csv, line 2: seconds is not a number: 'quick'" in line
+    missing = delay % (tmp_path / "none.csv")
+    assert "there is no file" in refused("run", QUICK, "--set", missing, "--out", str(out))
+    assert not out.exists()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    line = refused("run", QUICK, "--out", str(tmp_path / "file" / "run"))
+    assert "cannot be written" in line
+    assert "--out" in line
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_ctrl_c_leaves_complete_records(tmp_path: Path, command: str) -> None:
+    out = tmp_path / "run"
+    never = ("--set", "simulation.max_time=1e6", "--set", "tasks.digits-mlp.target=1.0",
+             "--set", "tasks.synthetic.target=1.0")  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedast", command, QUICK, *never, "--out", str(out), "--events"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    folder = out if command == "run" else out / "quickstart" / "seed-1"
+    deadline = time.monotonic() + 60
+    log = folder / "events.jsonl"
+    while not (log.exists() and log.stat().st_size > 20_000):
+        assert time.monotonic() < deadline, "the run never got going"
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    result = json.loads((folder / "result.json").read_text())
+    assert {t["finish_reason"] for t in result["tasks"].values()} == {"interrupted"}
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [e["event"] for e in events].count("finish") == 2
+
+
+def test_demo_is_packaged_and_runs(tmp_path: Path) -> None:
+    done = fedast("demo", "--seeds", "1", "--out", str(tmp_path / "demo"), "--json")
+    assert done.returncode == 0, done.stderr
+    times = json.loads(done.stdout)["times"]
+    assert set(times) == {"fedast-d", "fedast-s", "fedast-nobuffer", "sync-st"}
+    assert times["fedast-d"]["all tasks"]["gain"] > 0
+    assert (tmp_path / "demo/curves.png").exists()

@@ -1,0 +1,165 @@
+"""Configuration: what is accepted, what is refused and in which words, what it resolves to."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedast.experiments.config import FedASTDynamic, FedASTNoBuffer, RunConfig
+from fedast.experiments.load import ConfigError, apply_setting, load, parse
+from fedast.experiments.resolve import resolve
+from fedast.records import toml
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+BASE = """
+[algorithm]
+name = "fedast-d"
+requests = 40
+ratio = 8
+
+[simulation]
+clients = 100
+
+[[tasks]]
+use = "digits-mlp"
+
+[[tasks]]
+use = "synthetic"
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return path
+
+
+def resolved(tmp_path: Path, text: str = BASE, *settings: str) -> RunConfig:
+    path = write(tmp_path, text)
+    return resolve(load(path, settings), path.parent)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("algorithm.requets=3", "algorithm.requets: unknown key; did you mean 'requests'?"),
+        ("algoritm.name='x'", "algoritm: unknown key; did you mean 'algorithm'?"),
+        ("algorithm.name='fedast'", "algorithm.name: unknown value 'fedast'; did you mean"),
+        ("simulation.client=3", "simulation.client: unknown key; did you mean 'clients'?"),
+        ("simulation.clients=0", "simulation.clients: input should be greater than or equal to 1"),
+        ("simulation.clients='many'", "simulation.clients: input should be a valid integer"),
+        ("simulation.clients=2.5", "simulation.clients: input should be a valid integer"),
+        ("simulation.delay.model='normal'", "simulation.delay.model: unknown value 'normal'"),
+        ("simulation.delay.scale=-1", "simulation.delay.model: is missing"),
+        ("simulation.loss_rate=1.0", "simulation.loss_rate: input should be less than 1"),
+        ("simulation.max_time=nan", "simulation.max_time: input should be a finite number"),
+        ("simulation.availability={model='active_cap',cap=101}", "cap: is 101, but there are only"),
+        ("simulation.speeds.factors=[1.0]", "simulation.speeds: needs as many shares as factors"),
+        ("tasks.synthetic.client_rate=-0.1", "tasks.synthetic.client_rate: input should be gr"),
+        ("tasks.synthetic.target=1.1", "tasks.synthetic.target: an accuracy is a fraction"),
+        ("tasks.synthetic.targte=0.5", "tasks.synthetic.targte: unknown key; did you mean 'target"),
+        ("tasks.synthetic.use='sinthetic'", "use: unknown task 'sinthetic'; did you mean 'synth"),
+        ("tasks.synthetic.buffer=21", "tasks.synthetic.buffer: is 21, but the task has only 20"),
+        ("tasks.synthetic.options={gamma=1.0}", "tasks.synthetic.options.gamma: unknown key"),
+        ("tasks.synthetic.options={alpha='x'}", "tasks.synthetic.options.alpha: Input should be"),
+        ("tasks.synthetic.options={alpha=-1.0}", "alpha and beta must not be negative"),
+        ("tasks.synthetic.name='digits-mlp'", "two tasks have this name"),
+        ("tasks.shakespeare.target=1", "there is no task 'shakespeare'; there are digits-mlp"),
+        ("algorithm.requests=1", "algorithm.requests: is 1, but 2 tasks need at least one each"),
+        ("seed", "seed: expected key=value"),
+        ("seed=-1", "seed: input should be greater than or equal to 0"),
+        ("algorithm.name.x.y=1", "algorithm.name.x.y: 'x' cannot be set inside a plain value"),
+        ("algorithm.weighting='plane'", "algorithm.weighting: input should be 'plain', 'bound'"),
+        ("compute.device='tpu'", "compute.device: input should be 'auto', 'cpu' or 'cuda'"),
+    ],
+)
+def test_bad_values_are_named_with_a_remedy(tmp_path: Path, setting: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolved(tmp_path, BASE, setting)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: cannot be read"):
+        load(tmp_path / "none.toml")
+    path = write(tmp_path, "a = [")
+    with pytest.raises(ConfigError, match=r"run\.toml: is not valid TOML"):
+        load(path)
+    with pytest.raises(ConfigError, match=r"run\.toml: tasks: is missing"):
+        load(write(tmp_path, "seed = 1"))
+
+
+def test_requests_that_contradict_each_other(tmp_path: Path) -> None:
+    both = ("tasks.0.requests=10", "tasks.1.requests=10")
+    with pytest.raises(ConfigError, match="is 40, but the tasks ask for 20"):
+        resolved(tmp_path, BASE, *both)
+    with pytest.raises(ConfigError, match="is 40, which leaves 0 for 1 tasks"):
+        resolved(tmp_path, BASE, "tasks.0.requests=40")
+
+
+def test_defaults_are_filled_in(tmp_path: Path) -> None:
+    config = resolved(tmp_path)
+    assert [task.requests for task in config.tasks] == [20, 20]
+    assert [task.buffer for task in config.tasks] == [2, 2]
+    assert [task.server_rate for task in config.tasks] == [0.1, 0.1]
+    assert [task.evaluate_every for task in config.tasks] == [4, 4]
+    assert config.simulation.availability.cap == 30  # type: ignore[union-attr]
+    assert config.tasks[1].options == {"alpha": 0.5, "beta": 0.5, "max_points": 200}
+
+
+def test_the_total_follows_the_cap_as_in_the_paper(tmp_path: Path) -> None:
+    text = BASE.replace("requests = 40\nratio = 8", "").replace("= 100", "= 1000")
+    config = resolved(tmp_path, text)
+    assert isinstance(config.algorithm, FedASTDynamic)
+    assert config.algorithm.requests == 384
+    assert [(task.requests, task.buffer) for task in config.tasks] == [(192, 6), (192, 6)]
+
+
+def test_no_buffer_is_evaluated_as_often(tmp_path: Path) -> None:
+    text = BASE.replace("requests = 40\nratio = 8", "").replace("= 100", "= 1000")
+    config = resolved(tmp_path, text, "algorithm.name=fedast-nobuffer")
+    assert isinstance(config.algorithm, FedASTNoBuffer)
+    assert [(task.buffer, task.evaluate_every) for task in config.tasks] == [(1, 24), (1, 24)]
+    assert config.tasks[0].server_rate == 0.038
+
+
+def test_synchronous_settings_hold_for_synchronous_algorithms_only(tmp_path: Path) -> None:
+    text = BASE + "sync = {client_rate = 0.7}\n"
+    assert resolved(tmp_path, text).tasks[1].client_rate == 0.2
+    path = write(tmp_path, text)
+    config = resolve(load(path, algorithm="sync-st"))
+    assert config.tasks[1].client_rate == 0.7
+    assert (config.tasks[1].sync, config.tasks[1].requests) == (None, None)
+    assert config.tasks[1].server_rate == 1.0
+
+
+def test_switching_the_algorithm_takes_its_own_settings(tmp_path: Path) -> None:
+    path = write(tmp_path, BASE + "[algorithms.sync-st]\nfirst_k = 4\n")
+    assert load(path, algorithm="sync-st").algorithm.first_k == 4  # type: ignore[union-attr]
+    assert load(path, algorithm="fedast-d").algorithm.requests == 40  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="unknown algorithm"):
+        resolved(tmp_path, BASE + "[algorithms.sync]\nfirst_k = 4\n")
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted(EXAMPLES.glob("*.toml")), EXAMPLES.parent / "src/fedast/experiments/demo.toml"]
+)
+@pytest.mark.parametrize("algorithm", [None, "sync-st", "fedast-nobuffer"])
+def test_resolving_is_final_and_survives_the_file(path: Path, algorithm: str | None) -> None:
+    config = resolve(load(path, algorithm=algorithm), path.parent)
+    assert resolve(config) == config
+    text = toml.dumps(config.model_dump(mode="json", exclude={"algorithms"}))
+    assert resolve(parse(tomllib.loads(text))) == config
+
+
+def test_settings_reach_tasks_by_name_and_number() -> None:
+    table = tomllib.loads(BASE)
+    for setting in ("tasks.synthetic.target=0.4", "tasks.0.name=first", "algorithm.name = sync-st"):
+        apply_setting(table, setting)
+    assert table["tasks"][1]["target"] == 0.4
+    assert table["tasks"][0]["name"] == "first"
+    assert table["algorithm"]["name"] == "sync-st"

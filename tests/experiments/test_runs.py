@@ -1,0 +1,210 @@
+"""Whole runs, with real training: they learn, they are reproducible, they compare."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedast import (
+    Allocation,
+    Always,
+    Constant,
+    FedASTDynamic,
+    FedASTNoBuffer,
+    FedASTStatic,
+    Goal,
+    Simulation,
+    SpeedGroups,
+    SyncST,
+    Task,
+    Training,
+    simulate,
+)
+from fedast.experiments.batch import BatchRun, Interrupted, Pulse, run_batch
+from fedast.experiments.config import AlgorithmConfig, RunConfig
+from fedast.experiments.load import ConfigError, load
+from fedast.experiments.resolve import resolve
+from fedast.experiments.run import execute
+from fedast.records.run import read_run
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ALGORITHMS = ("fedast-d", "fedast-s", "fedast-nobuffer", "sync-st")
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def quick(algorithm: str = "fedast-d", *settings: str) -> RunConfig:
+    path = EXAMPLES / "quickstart.toml"
+    settings = ("simulation.max_time=8", "simulation.clients=30", *settings)
+    return resolve(load(path, settings, algorithm=algorithm), path.parent)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_running_a_runs_own_configuration_again_gives_the_identical_log(
+    tmp_path: Path, algorithm: str
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    execute(quick(algorithm), first, events=True)
+    again = resolve(load(first / "config.toml"), first)
+    execute(again, second, events=True)
+    log = (first / "events.jsonl").read_bytes()
+    assert log
+    assert (second / "events.jsonl").read_bytes() == log
+    assert (second / "config.toml").read_bytes() == (first / "config.toml").read_bytes()
+    assert (second / "curves.csv").read_bytes() == (first / "curves.csv").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["measured-delays", "devices-come-and-go"])
+def test_a_run_keeps_the_files_it_needs(tmp_path: Path, name: str) -> None:
+    path = EXAMPLES / f"{name}.toml"
+    config = resolve(load(path, ["simulation.max_time=30"]), path.parent)
+    first, second = tmp_path / "first", tmp_path / "second"
+    execute(config, first, events=True)
+    moved = first.rename(tmp_path / "moved")
+    execute(resolve(load(moved / "config.toml"), moved), second, events=True)
+    assert (second / "events.jsonl").read_bytes() == (moved / "events.jsonl").read_bytes()
+
+
+def test_records_match_the_log(tmp_path: Path) -> None:
+    execute(quick(), tmp_path / "run", events=True)
+    result = read_run(tmp_path / "run")
+    events = read_events(tmp_path / "run")
+    for name, task in result.tasks.items():
+        mine = [e for e in events if e.get("task") == name]
+        arrivals = [e for e in mine if e["event"] == "arrive"]
+        assert task.updates == len(arrivals)
+        assert task.staleness_max == max(e["staleness"] for e in arrivals)
+        assert task.staleness_mean == pytest.approx(np.mean([e["staleness"] for e in arrivals]))
+        assert task.rounds == max(e["round"] for e in mine if e["event"] == "aggregate")
+        evaluations = [e for e in mine if e["event"] == "evaluate"]
+        assert [(p.time, p.accuracy) for p in result.curves[name]] == [
+            (e["t"], e["accuracy"]) for e in evaluations
+        ]
+        assert task.final == evaluations[-1]["accuracy"]
+    assert result.finish_time == max(e["t"] for e in events if e["event"] == "finish")
+
+
+def test_evaluating_more_often_changes_nothing_in_the_schedule(tmp_path: Path) -> None:
+    logs = []
+    for every in (1, 4):
+        settings = [f"tasks.{n}.evaluate_every={every}" for n in (0, 1)]
+        settings += [f"tasks.{n}.target=0.999" for n in (0, 1)]
+        out = tmp_path / str(every)
+        execute(quick("fedast-d", *settings), out, events=True)
+        logs.append([e for e in read_events(out) if e["event"] != "evaluate" and e["t"] < 8])
+    assert logs[0] == logs[1]
+
+
+def blobs(name: str, rate: float = 0.2, **goal: float) -> Task:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(600) % 3
+    inputs = torch.randn(600, 4, generator=generator) + 2 * labels[:, None]
+    return Task(
+        name=name,
+        model=lambda: nn.Linear(4, 3),
+        train=(inputs[:450], labels[:450]),
+        test=(inputs[450:], labels[450:]),
+        partition=list(np.arange(450).reshape(15, 30)),
+        training=Training(local_steps=4, batch_size=10, client_rate=rate),
+        goal=Goal(**goal),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        FedASTDynamic(requests=12, ratio=3.0, server_rate=0.5),
+        FedASTStatic(requests=12, ratio=3.0, server_rate=0.5),
+        FedASTNoBuffer(requests=12, server_rate=0.2),
+        SyncST(first_k=3),
+    ],
+    ids=lambda a: a.name,
+)
+def test_every_algorithm_learns_through_the_python_api(algorithm: AlgorithmConfig) -> None:
+    tasks = [blobs("one", target=0.9), blobs("two", target=0.93)]
+    outcome = simulate(tasks, algorithm, Simulation(clients=15, max_time=2000.0), seed=2)
+    assert outcome.result.reached_all
+    assert {t.finish_reason for t in outcome.result.tasks.values()} == {"target"}
+    assert outcome.curves["one"][0].accuracy < 0.85
+    with torch.no_grad():
+        scores = outcome.models["two"](tasks[1].test[0]).argmax(1)
+    assert float((scores == tasks[1].test[1]).float().mean()) >= 0.93
+
+
+def test_a_task_that_diverges_ends_alone() -> None:
+    tasks = [blobs("wild", rate=1e38, target=0.99), blobs("tame", target=0.9)]
+    outcome = simulate(
+        tasks, FedASTStatic(server_rate=0.5), Simulation(clients=15, max_time=2000.0)
+    )
+    assert outcome.result.tasks["wild"].finish_reason == "diverged"
+    assert outcome.result.tasks["tame"].finish_reason == "target"
+    assert outcome.result.to_json()["tasks"]["wild"]["final_loss"] is None
+
+
+def test_constant_delays_by_hand() -> None:
+    """One client, always there, four steps of 1: updates at 4, 8, 12, ... one round each."""
+    task = blobs("one", max_rounds=3)
+    alone = replace(task, partition=[np.arange(450)], allocation=Allocation(requests=1, buffer=1))
+    world = Simulation(
+        clients=1,
+        delay=Constant(value=1.0),
+        availability=Always(),
+        speeds=SpeedGroups(factors=(1.0,), shares=(1.0,)),
+    )
+    result = simulate([alone], FedASTStatic(evaluate_every=1), world).result
+    assert [point.time for point in result.curves["one"]] == [0.0, 4.0, 8.0, 12.0]
+    assert result.tasks["one"].finish_reason == "rounds"
+    assert result.finish_time == 12.0
+
+
+def test_the_api_refuses_in_words() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'fedast-"):
+        simulate([blobs("a")], "fedast")
+    with pytest.raises(ConfigError, match="15 parts for 9 clients"):
+        simulate([blobs("a")], "fedast-d", Simulation(clients=9))
+
+
+def test_a_stopped_run_has_complete_records(tmp_path: Path) -> None:
+    asked = iter(range(1000))
+    outcome = execute(quick(), tmp_path / "run", events=True, stop=lambda: next(asked) > 40)
+    assert outcome.result.interrupted
+    events = read_events(tmp_path / "run")
+    assert [e["reason"] for e in events if e["event"] == "finish"] == ["interrupted"] * 2
+    sent = sum(e["event"] == "dispatch" for e in events)
+    ended = sum(len(e["requests"]) for e in events if e["event"] == "aggregate")
+    ended += sum(e["event"] == "drop" for e in events)
+    assert sent == ended
+    assert read_run(tmp_path / "run").interrupted
+
+
+def test_a_batch_gives_what_each_run_gives_alone(tmp_path: Path) -> None:
+    configs = [quick("fedast-s"), quick("sync-st")]
+    pulses: list[Pulse] = []
+    runs = [BatchRun(c.algorithm.name, c, tmp_path / c.algorithm.name) for c in configs]
+    results = run_batch(runs, jobs=2, progress=pulses.append)
+    for config, result in zip(configs, results, strict=True):
+        assert execute(config).result.curves == result.curves
+    assert {pulse.run for pulse in pulses} == {0, 1}
+    assert max(pulse.done for pulse in pulses) == 2
+
+
+def test_a_batch_that_is_stopped_says_so() -> None:
+    with pytest.raises(Interrupted):
+        run_batch([BatchRun("a", quick(), None)], jobs=1, stop=lambda: True)
+
+
+def test_own_model_example(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / "own_model.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "wide: accuracy 0.9" in printed
+    assert "is on ring 2" in printed

@@ -1,0 +1,303 @@
+"""The data plane against values worked out by hand and against torch's own optimiser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedast.core.streams import Stream
+from fedast.learn.batches import draw_batches
+from fedast.learn.learner import TorchLearner
+from fedast.learn.store import VersionStore
+from fedast.learn.task import BadTask, Sampling, Task, Training
+from fedast.learn.trainer import Job, SerialTrainer, Workbench
+
+CPU = torch.device("cpu")
+
+
+class Shift(nn.Module):
+    """One parameter w; with the loss below its gradient on a point y is w - y."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([1.0]))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.w.expand(len(inputs))
+
+
+def half_square(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return 0.5 * ((outputs - labels) ** 2).mean()
+
+
+def shift_task(values: list[float], **training: float) -> Task:
+    """Client i has the single point y = values[i]."""
+    labels = torch.tensor(values)
+    how: dict[str, Any] = {"local_steps": 2, "batch_size": 1, "client_rate": 0.5} | training
+    return Task(
+        name="shift",
+        model=Shift,
+        train=(torch.zeros(len(values)), labels),
+        test=(torch.zeros(2), torch.tensor([1.0, 2.0])),
+        partition=[np.array([i]) for i in range(len(values))],
+        loss=half_square,
+        metric="rmse",
+        training=Training(**how),
+    )
+
+
+def learner(task: Task, server_rate: float = 0.4, window: int = 2) -> TorchLearner:
+    return TorchLearner(
+        [task], {task.name: server_rate}, seed=0, device=CPU, variance_window=window
+    )
+
+
+def test_local_training_and_aggregation_by_hand() -> None:
+    """w0 = 1, eta_c = 0.5, tau = 2: w moves to y + (1 - y) / 4, so Delta = 0.75 (1 - y)."""
+    plane = learner(shift_task([3.0, -1.0]))
+    for request, client in enumerate((0, 1)):
+        plane.dispatch(request, "shift", client, version=0)
+        plane.accept(request, "shift")
+    plane.aggregate("shift", (0, 1))
+    # Delta: -1.5 and 1.5; their mean is 0
+    assert plane.parameters("shift").item() == pytest.approx(1.0)
+    for request in (2, 3):
+        plane.dispatch(request, "shift", 0, version=1)
+        plane.accept(request, "shift")
+    plane.aggregate("shift", (2, 3))
+    # Delta -1.5 each; w - eta_s eta_c tau mean = 1 + 0.4 * 0.5 * 2 * 1.5
+    assert plane.parameters("shift").item() == pytest.approx(1.6)
+
+
+def test_a_stale_update_is_trained_from_its_own_version() -> None:
+    plane = learner(shift_task([3.0, -1.0]))
+    plane.dispatch(0, "shift", 0, version=0)
+    plane.dispatch(1, "shift", 0, version=0)
+    plane.accept(0, "shift")
+    plane.aggregate("shift", (0,))
+    assert plane.parameters("shift").item() == pytest.approx(1.6)
+    assert plane.versions_kept("shift") == 2, "version 0 still has a request out"
+    plane.accept(1, "shift")
+    plane.aggregate("shift", (1,))
+    assert plane.parameters("shift").item() == pytest.approx(2.2), "Delta from w = 1, not 1.6"
+    assert plane.versions_kept("shift") == 1
+
+
+def test_weight_decay_is_coupled() -> None:
+    """The gradient is w - y + lambda w."""
+    plane = learner(shift_task([3.0], local_steps=1, weight_decay=0.2))
+    plane.dispatch(0, "shift", 0, version=0)
+    plane.accept(0, "shift")
+    plane.aggregate("shift", (0,))
+    assert plane.parameters("shift").item() == pytest.approx(1.0 - 0.4 * 0.5 * (1.0 - 3.0 + 0.2))
+
+
+def test_variance_by_hand() -> None:
+    """Deltas 0.75 (1 - y): for y = 3 and 2, -1.5 and -0.75; mean -1.125, spread 0.375^2."""
+    plane = learner(shift_task([3.0, 2.0]))
+    for request, client in enumerate((1, 1, 0, 1)):
+        plane.dispatch(request, "shift", client, version=0)
+        plane.accept(request, "shift")
+    assert plane.variance("shift") == pytest.approx(0.375**2 / 1.125**2), "the latest two only"
+
+
+def test_what_is_dropped_leaves_nothing_behind() -> None:
+    plane = learner(shift_task([3.0, 2.0]))
+    for request in range(3):
+        plane.dispatch(request, "shift", 0, version=0)
+    plane.drop(0, "shift")
+    plane.accept(1, "shift")
+    plane.drop(1, "shift")
+    plane.accept(2, "shift")
+    plane.aggregate("shift", (2,))
+    assert plane.versions_kept("shift") == 1
+    assert list(plane._pending) == [2], "only what the variance window still needs"
+
+
+def test_evaluation_and_training_loss() -> None:
+    plane = learner(shift_task([3.0]))
+    found = plane.evaluate("shift")
+    assert found.metric == pytest.approx(np.sqrt(0.5)), "errors 0 and 1"
+    assert found.loss == pytest.approx(0.25)
+    plane.dispatch(0, "shift", 0, version=0)
+    # losses at w = 1 and w = 2 against y = 3: 2 and 0.5
+    assert plane.training_loss(0, "shift") == pytest.approx(1.25)
+
+
+class Everything(nn.Module):
+    """Normalisation with running statistics, dropout, a frozen part, a buffer of integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.drop = nn.Dropout(0.5)
+        self.out = nn.Linear(6, 3)
+        self.out.bias.requires_grad_(False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.drop(torch.relu(self.norm(self.first(inputs))))
+        scores: torch.Tensor = self.out(hidden)
+        return scores
+
+
+def blobs(model: type[nn.Module] = Everything, **training: object) -> Task:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(60) % 3
+    inputs = torch.randn(60, 4, generator=generator) + labels[:, None]
+    how: dict[str, Any] = {"local_steps": 7, "batch_size": 5, "client_rate": 0.2} | training
+    return Task(
+        name="blobs",
+        model=model,
+        train=(inputs, labels),
+        test=(inputs, labels),
+        partition=[np.arange(20), np.arange(20, 60)],
+        training=Training(**how),
+    )
+
+
+def serial(task: Task, seed: int = 0) -> tuple[Workbench, SerialTrainer]:
+    bench = Workbench.build(task, seed, CPU)
+    return bench, SerialTrainer({task.name: bench}, seed)
+
+
+def test_any_module_trains_reproducibly_and_leaves_torch_alone() -> None:
+    task = blobs()
+    bench, trainer = serial(task)
+    base = bench.model.read()
+    torch.manual_seed(1)
+    first = trainer.train("blobs", Job(4, 1, base))
+    after = torch.rand(1)
+    torch.manual_seed(2)
+    trainer.train("blobs", Job(5, 0, base))
+    second = trainer.train("blobs", Job(4, 1, base))
+    torch.manual_seed(1)
+    assert torch.equal(torch.rand(1), after), "the user's generator is not disturbed"
+    assert torch.equal(first.delta, second.delta), "the value depends on the request alone"
+    other = trainer.train("blobs", Job(6, 1, base))
+    assert not torch.equal(first.delta, other.delta)
+    # 24 + 6 + 6 + 6 + 18 trained, 3 frozen, then running mean and variance
+    assert bench.model.parameter_count == 60
+    assert torch.equal(first.delta[60:63], torch.zeros(3))
+    assert first.delta[63:].abs().min() > 0, "running statistics travel with the update"
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.net(inputs)
+        return scores
+
+
+def test_the_serial_trainer_is_plain_sgd() -> None:
+    task = blobs(Plain, weight_decay=0.01)
+    bench, trainer = serial(task)
+    base = bench.model.read()
+    delta = trainer.train("blobs", Job(9, 1, base)).delta
+    bench.model.write(base)
+    optimiser = torch.optim.SGD(bench.model.module.parameters(), lr=0.2, weight_decay=0.01)
+    stream = Stream.of(0, "train", "blobs").child(1, 9)
+    rng = np.random.default_rng(stream.bits())
+    for batch in draw_batches(task.partition[1], 5, 7, "epochs", rng):
+        optimiser.zero_grad()
+        outputs = bench.model.module(task.train[0][batch])
+        loss = nn.functional.cross_entropy(outputs, task.train[1][batch])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    expected = (base - bench.model.read()) / (7 * 0.2)
+    torch.testing.assert_close(delta, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_the_initial_model_depends_on_seed_and_task_alone() -> None:
+    torch.manual_seed(3)
+    first = Workbench.build(blobs(Plain), 7, CPU).model.read()
+    torch.manual_seed(4)
+    assert torch.equal(Workbench.build(blobs(Plain), 7, CPU).model.read(), first)
+    assert not torch.equal(Workbench.build(blobs(Plain), 8, CPU).model.read(), first)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_agrees_with_the_cpu() -> None:
+    updates = []
+    for device in (CPU, torch.device("cuda")):
+        task = blobs(Plain)
+        bench = Workbench.build(task, 0, device)
+        trainer = SerialTrainer({"blobs": bench}, 0)
+        updates.append(trainer.train("blobs", Job(9, 1, bench.model.read())).delta.cpu())
+    torch.testing.assert_close(updates[0], updates[1], rtol=1e-4, atol=1e-5)
+
+
+# --- versions -----------------------------------------------------------------------------
+
+
+def test_versions_live_as_long_as_they_are_used() -> None:
+    store = VersionStore(torch.zeros(1))
+    store.retain(0)
+    store.retain(0)
+    store.publish(torch.ones(1))
+    assert len(store) == 2
+    store.release(0)
+    assert store[0].item() == 0
+    store.release(0)
+    assert len(store) == 1
+    with pytest.raises(KeyError, match="not kept"):
+        store.retain(0)
+    store.retain(1)
+    store.release(1)
+    assert store[1].item() == 1, "the newest stays without users"
+
+
+# --- batches ------------------------------------------------------------------------------
+
+
+def test_epochs_are_shuffled_and_drop_the_incomplete_batch() -> None:
+    """SPEC: 300 points, batch 32: 9 batches an epoch, 27 steps are 3 epochs."""
+    points = np.arange(1000, 1300)
+    batches = draw_batches(points, 32, 27, "epochs", np.random.default_rng(0))
+    assert batches.shape == (27, 32)
+    epochs = batches.reshape(3, 288)
+    for epoch in epochs:
+        assert len(set(epoch)) == 288
+        assert set(epoch) <= set(points)
+    assert not np.array_equal(epochs[0], epochs[1])
+
+
+def test_independent_batches_have_no_repeats_within() -> None:
+    batches = draw_batches(np.arange(40), 32, 10, "independent", np.random.default_rng(0))
+    assert batches.shape == (10, 32)
+    assert all(len(set(batch)) == 32 for batch in batches)
+
+
+@pytest.mark.parametrize("sampling", ["epochs", "independent"])
+def test_a_client_with_less_than_a_batch_samples_with_replacement(sampling: Sampling) -> None:
+    batches = draw_batches(
+        np.array([3, 5]),
+        8,
+        4,
+        sampling,
+        np.random.default_rng(0),
+    )
+    assert batches.shape == (4, 8)
+    assert set(batches.flat) == {3, 5}
+
+
+# --- tasks that cannot be -------------------------------------------------------------------
+
+
+def test_bad_tasks_are_refused_by_name() -> None:
+    good = blobs(Plain)
+    for change, message in (
+        ({"train": (good.train[0][:-1], good.train[1])}, "59 inputs but 60 labels"),
+        ({"partition": [np.arange(3), np.arange(0)]}, "client 1 has no training points"),
+        ({"partition": [np.array([60])]}, "client 0 has an index outside"),
+        ({"metric": "acuracy"}, "unknown metric 'acuracy'"),
+    ):
+        with pytest.raises(BadTask, match=f"task 'blobs': .*{message}"):
+            Task(**{**vars(good), **change})

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedast.records import toml
+from fedast.records.run import (
+    RunResult,
+    TaskResult,
+    UnusableFolder,
+    claim_folder,
+    read_run,
+    write_result,
+)
+from fedast.records.tally import Point
+
+scalars = st.one_of(
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(),
+)
+keys = st.text(min_size=1, max_size=8)
+tables = st.recursive(
+    st.dictionaries(keys, st.one_of(scalars, st.lists(scalars, max_size=3)), max_size=3),
+    lambda inner: st.dictionaries(
+        keys, st.one_of(scalars, inner, st.lists(inner, min_size=1, max_size=3)), max_size=3
+    ),
+    max_leaves=12,
+)
+
+
+@given(tables)
+def test_toml_reads_back_what_was_written(table: dict[str, Any]) -> None:
+    assert tomllib.loads(toml.dumps(table)) == table
+
+
+def test_toml_leaves_out_none() -> None:
+    assert toml.dumps({"a": None, "b": {"c": None, "d": 1e-05}}) == "[b]\nd = 1e-05\n"
+
+
+def result() -> RunResult:
+    return RunResult(
+        algorithm="fedast-d",
+        seed=3,
+        tasks={
+            "a": TaskResult("accuracy", 12.5, 0.91, 0.3, 40, 120, 7.5, 19, "target"),
+            "b": TaskResult("accuracy", None, None, None, 0, 0, 0.0, 0, "diverged"),
+        },
+        finish_time=30.25,
+        wall_seconds=1.5,
+        updates_per_second=80.0,
+        curves={
+            "a": (Point(0.0, 0, 0.1, 2.3), Point(12.5, 40, 0.91, 0.3)),
+            "b": (Point(0.0, 0, 0.1, float("nan")),),
+        },
+    )
+
+
+def test_result_and_curves_follow_the_contract(tmp_path: Path) -> None:
+    write_result(tmp_path, result())
+    data = json.loads((tmp_path / "result.json").read_text())
+    assert set(data) == {
+        "schema", "algorithm", "seed", "tasks", "finish_time", "wall_seconds",
+        "updates_per_second",
+    }  # fmt: skip
+    assert set(data["tasks"]["a"]) == {
+        "metric", "time_to_target", "final", "final_loss", "rounds", "updates",
+        "staleness_mean", "staleness_max", "finish_reason",
+    }  # fmt: skip
+    assert data["tasks"]["b"]["time_to_target"] is None
+    lines = (tmp_path / "curves.csv").read_text().splitlines()
+    assert lines[:3] == ["task,time,round,accuracy,loss", "a,0.0,0,0.1,2.3", "a,12.5,40,0.91,0.3"]
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_records_read_back(tmp_path: Path) -> None:
+    write_result(tmp_path, result())
+    again = read_run(tmp_path)
+    assert again.to_json() == result().to_json()
+    assert again.curves["a"] == result().curves["a"]
+
+
+def test_a_folder_that_holds_a_run_is_refused_unless_told(tmp_path: Path) -> None:
+    write_result(tmp_path, result())
+    with pytest.raises(UnusableFolder, match="holds another run"):
+        claim_folder(tmp_path)
+    assert (tmp_path / "result.json").exists()
+    claim_folder(tmp_path, overwrite=True)
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnusableFolder, match="cannot be written"):
+        claim_folder(tmp_path / "file" / "run")
+
+
+def test_reading_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(UnusableFolder, match="no finished run"):
+        read_run(tmp_path)
+    write_result(tmp_path, result())
+    data = json.loads((tmp_path / "result.json").read_text()) | {"schema": 99}
+    (tmp_path / "result.json").write_text(json.dumps(data))
+    with pytest.raises(UnusableFolder, match="schema 99"):
+        read_run(tmp_path)
