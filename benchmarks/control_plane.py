@@ -59,8 +59,15 @@ def measure(clients: int, requests: int, updates: int, dynamic: bool) -> dict[st
         tally,
         seed=1,
     )
-    ready = time.perf_counter()
-    simulator.run(stop=lambda: tally.updates >= updates)
+    ready = 0.0
+
+    def enough() -> bool:
+        nonlocal ready
+        if not ready:  # the first requests are out; from here on it is updates
+            ready = time.perf_counter()
+        return tally.updates >= updates
+
+    simulator.run(stop=enough)
     done = time.perf_counter()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {

@@ -242,5 +242,4 @@ MANY = settings(max_examples=60, stateful_step_count=60, deadline=None)
 TestDynamic = FedASTMachine.TestCase
 TestStatic = StaticMachine.TestCase
 TestNoBuffer = NoBufferMachine.TestCase
-for case in (TestDynamic, TestStatic, TestNoBuffer):
-    case.settings = MANY
+TestDynamic.settings = TestStatic.settings = TestNoBuffer.settings = MANY

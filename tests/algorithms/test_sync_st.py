@@ -81,15 +81,14 @@ class SyncMachine(RuleBasedStateMachine):
         self.feed(Started())
 
     def feed(self, event: Event) -> list[Command]:
-        before = len(self.books.in_flight)
         commands = self.books.feed(event)
         for command in commands:
             if isinstance(command, Aggregate) and self.first_k is not None:
                 assert len(command.requests) <= self.first_k
         sent = [c for c in commands if isinstance(c, Dispatch)]
         if sent:
-            assert len({c.client for c in sent}) == len(sent) == len(self.books.in_flight)
-            assert before <= 1, "a round begins when the last one is over"
+            assert len({c.client for c in sent}) == len(sent), "a client has one request a round"
+            assert len(sent) == len(self.books.in_flight), "the last round is over"
         return commands
 
     @precondition(lambda self: self.books.in_flight)

@@ -164,6 +164,7 @@ def test_bad_files_leave_nothing_behind(tmp_path: Path) -> None:
     assert "delays.csv, line 2: seconds is not a number: 'quick'" in line
     missing = delay % (tmp_path / "none.csv")
     assert "there is no file" in refused("run", QUICK, "--set", missing, "--out", str(out))
+    assert "there is no file" in refused("compare", QUICK, "--set", missing, "--out", str(out))
     assert not out.exists()
 
 

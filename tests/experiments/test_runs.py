@@ -130,12 +130,16 @@ def blobs(name: str, rate: float = 0.2, **goal: float) -> Task:
     ],
     ids=lambda a: a.name,
 )
-def test_every_algorithm_learns_through_the_python_api(algorithm: AlgorithmConfig) -> None:
+def test_every_algorithm_learns_through_the_python_api(
+    algorithm: AlgorithmConfig, tmp_path: Path
+) -> None:
     tasks = [blobs("one", target=0.9), blobs("two", target=0.93)]
     outcome = simulate(tasks, algorithm, Simulation(clients=15, max_time=2000.0), seed=2)
     assert outcome.result.reached_all
     assert {t.finish_reason for t in outcome.result.tasks.values()} == {"target"}
     assert outcome.curves["one"][0].accuracy < 0.85
+    outcome.save(tmp_path / "saved")
+    assert read_run(tmp_path / "saved") == outcome.result
     with torch.no_grad():
         scores = outcome.models["two"](tasks[1].test[0]).argmax(1)
     assert float((scores == tasks[1].test[1]).float().mean()) >= 0.93

@@ -33,6 +33,10 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(*args, **kwargs)
         except (ConfigError, BadTask, BadInputFile, UnusableFolder) as error:
             fail(str(error))
+        except OSError as error:  # a full disk, a folder that went away
+            fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        except KeyboardInterrupt:
+            sys.exit(130)
 
     return update_wrapper(run, command)
 

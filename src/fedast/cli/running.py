@@ -19,6 +19,7 @@ from rich.table import Table
 from fedast.cli.live import LineView, LiveView
 from fedast.cli.tables import against, comparison_table, new_table, result_table
 from fedast.experiments.batch import BatchRun, Interrupted, Pulse, default_jobs, run_batch
+from fedast.experiments.build import check_inputs
 from fedast.experiments.config import RunConfig
 from fedast.experiments.load import ConfigError, load, nearest
 from fedast.experiments.resolve import resolve
@@ -72,8 +73,6 @@ def load_resolved(
 
 
 def check(path: str, settings: Sequence[str], resolved: bool) -> None:
-    from fedast.experiments.run import check_inputs
-
     config = load_resolved(path, settings)
     check_inputs(config)
     if resolved:
@@ -133,7 +132,7 @@ def run_one(
         else:
             console.print(result_table(result, title))
             if out is not None:
-                console.print(f"Records: {out}")
+                click.echo(f"Records: {out}")
         if outcome.starved:
             click.echo("warning: no client will ever be available again; the run ends", err=True)
         elif stop.requested:
@@ -196,6 +195,8 @@ def run_comparison(
         for label, config in configs.items()
         for seed in range(config.seed, config.seed + seeds)
     ]
+    for config in configs.values():
+        check_inputs(config)  # before any folder is made
     for run in runs:
         if run.out is not None:
             claim_folder(run.out, overwrite=overwrite)
@@ -229,7 +230,7 @@ def run_comparison(
         return
     console.print(comparison_table(comparison))
     if written:
-        console.print("Figure: " + ", ".join(map(str, written)))
+        click.echo("Figure: " + ", ".join(map(str, written)))
 
 
 def _unseen(pulse: Pulse) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import assert_never
+from typing import Literal, TypeAlias, assert_never
 
 from fedast.algorithms.fedast import FedAST
 from fedast.algorithms.sync_st import SyncST
 from fedast.core.protocol import Algorithm, Pool, StopReason, TaskSpec
 from fedast.core.streams import Stream
 from fedast.experiments import config as cfg
+from fedast.experiments.load import ConfigError
 from fedast.experiments.plan import Outline, active_cap
 from fedast.experiments.resolve import outline, preset_of
 from fedast.learn.task import Task
 from fedast.sim import availability, delays
 from fedast.sim.simulator import Deadline, Join, Timer
+
+Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 
 
 def build_algorithm(
@@ -133,3 +136,23 @@ def build_tasks(config: cfg.RunConfig) -> list[Task]:
             )
         )
     return tasks
+
+
+def pick_device(device: Device) -> Literal["cpu", "cuda"]:
+    if device == "cpu":
+        return "cpu"
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if device == "cuda":
+        raise ConfigError("compute.device", "there is no CUDA device here; use cpu or auto")
+    return "cpu"
+
+
+def check_inputs(config: cfg.RunConfig) -> None:
+    """Find out whether what a resolved configuration names is there and can be used."""
+    if config.compute.device == "cuda":
+        pick_device("cuda")
+    build_pool(config.simulation)
+    build_delay(config.simulation, [task.name or task.use for task in config.tasks])

@@ -30,7 +30,10 @@ class ConfigError(Exception):
         self.key = key
         self.problem = problem
         self.source = source
-        super().__init__(": ".join(part for part in (source, key, problem) if part))
+        super().__init__(key, problem, source)  # the same arguments, so that it can be pickled
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.source, self.key, self.problem) if part)
 
     def within(self, source: str) -> ConfigError:
         return ConfigError(self.key, self.problem, source)

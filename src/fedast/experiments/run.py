@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedast.experiments.build import build_delay, build_pool, build_tasks
+from fedast.experiments.build import build_tasks, check_inputs, pick_device
 from fedast.experiments.config import RunConfig
-from fedast.experiments.simulate import Outcome, Watch, pick_device, simulate
+from fedast.experiments.simulate import Outcome, Watch, simulate
 from fedast.records import toml
 from fedast.records.run import CONFIG, EVENTS, claim_folder, write_atomically, write_result
 
@@ -24,12 +24,12 @@ def execute(
     stop: Callable[[], bool] | None = None,
 ) -> Outcome:
     """Run a resolved configuration; with ``out``, leave its records there."""
+    # All of this before the folder, so that what is wrong leaves nothing behind.
+    check_inputs(config)
     device = pick_device(config.compute.device)
     config = config.model_copy(
         update={"compute": config.compute.model_copy(update={"device": device})}
     )
-    # All of this before the folder, so that what is wrong leaves nothing behind.
-    check_inputs(config)
     tasks = build_tasks(config)
     if out is not None:
         claim_folder(out, overwrite=overwrite)
@@ -48,12 +48,6 @@ def execute(
     if out is not None:
         write_result(out, outcome.result)
     return outcome
-
-
-def check_inputs(config: RunConfig) -> None:
-    """Read the files that a resolved configuration names, to find out whether they can be used."""
-    build_pool(config.simulation)
-    build_delay(config.simulation, [task.name or task.use for task in config.tasks])
 
 
 def _self_contained(config: RunConfig, out: Path) -> dict[str, Any]:

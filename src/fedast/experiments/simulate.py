@@ -7,17 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 
 from fedast.core.protocol import Algorithm, Observer, Observers, TaskName
 from fedast.experiments.build import (
+    Device,
     build_algorithm,
     build_delay,
     build_pool,
     build_speeds,
     build_timers,
+    pick_device,
 )
 from fedast.experiments.config import ALGORITHMS, AlgorithmConfig, Simulation
 from fedast.experiments.load import ConfigError, nearest
@@ -25,13 +27,12 @@ from fedast.experiments.plan import plan
 from fedast.learn.learner import TorchLearner
 from fedast.learn.task import Task
 from fedast.records.events import EventLog
-from fedast.records.run import RunResult
+from fedast.records.run import RunResult, claim_folder, write_result
 from fedast.records.tally import Point, Tally
 from fedast.sim.delays import Timing
 from fedast.sim.simulator import Simulator
 
 Watch: TypeAlias = Callable[[Algorithm, Tally], Observer]
-Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,14 @@ class Outcome:
     starved: bool
     """Whether it ended because no client would ever be available again."""
 
+    def save(self, folder: Path | str) -> None:
+        """Write ``result.json`` and ``curves.csv`` to a folder that holds no other run."""
+        claim_folder(Path(folder))
+        write_result(Path(folder), self.result)
+
     @property
     def curves(self) -> Mapping[TaskName, tuple[Point, ...]]:
         return self.result.curves
-
-
-def pick_device(device: Device) -> Literal["cpu", "cuda"]:
-    if device == "cpu":
-        return "cpu"
-    if torch.cuda.is_available():
-        return "cuda"
-    if device == "cuda":
-        raise ConfigError("compute.device", "there is no CUDA device here; use cpu or auto")
-    return "cpu"
 
 
 def simulate(
