@@ -1,7 +1,8 @@
 # fedast: everything starts here. Needs only Python 3.11+ (with venv) and make.
 #   make demo       set up, then watch FedAST train three models at once
 #   make test       set up, then run every check of the default test command
-#   make test-all   the same, with the long tests
+#   make test-all   the same, with the long tests and those on the real data sets
+#   make test-data  only the tests on the real data sets
 #   make bench      speed of the control plane and simulator, training switched off
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test test-all lint bench figures clean
+.PHONY: help setup demo test test-all test-data lint bench figures clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -20,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "==> Making $(VENV) and installing fedast with its pinned dependencies (a few minutes)"
 	@$(PYTHON) -c 'import sys; sys.exit("fedast needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hf]'
 	@touch $(STAMP)
 
 demo: $(STAMP)
@@ -39,8 +40,12 @@ test: lint
 	$(BIN)/python -m pytest -n 2
 
 test-all: lint
-	@echo "==> All tests, the long ones too"
+	@echo "==> All tests: the long ones and those on the real data sets too"
 	$(BIN)/python -m pytest -n 2 -m ''
+
+test-data: $(STAMP)
+	@echo "==> Tests on the real data sets, which are fetched once (about 200 MB)"
+	$(BIN)/python -m pytest -n 2 -m data
 
 bench: $(STAMP)
 	@echo "==> Control plane and simulator without training"

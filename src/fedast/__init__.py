@@ -28,7 +28,8 @@ if TYPE_CHECKING:
         Uniform,
     )
     from fedast.experiments.simulate import Outcome, simulate
-    from fedast.learn.partition import dirichlet
+    from fedast.learn.partition import dirichlet, iid, power_law, shards
+    from fedast.learn.points import Arrays, Windows
     from fedast.learn.task import Allocation, Goal, Task, Training
 
 __version__ = "0.1.0"
@@ -52,7 +53,8 @@ _HOMES = {
         "Uniform",
     ),
     "fedast.experiments.simulate": ("Outcome", "simulate"),
-    "fedast.learn.partition": ("dirichlet",),
+    "fedast.learn.partition": ("dirichlet", "iid", "power_law", "shards"),
+    "fedast.learn.points": ("Arrays", "Windows"),
     "fedast.learn.task": ("Allocation", "Goal", "Task", "Training"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -61,6 +63,7 @@ __all__ = [
     "ActiveCap",
     "Allocation",
     "Always",
+    "Arrays",
     "Bernoulli",
     "Constant",
     "FedASTDynamic",
@@ -78,7 +81,11 @@ __all__ = [
     "Trace",
     "Training",
     "Uniform",
+    "Windows",
     "dirichlet",
+    "iid",
+    "power_law",
+    "shards",
     "simulate",
 ]
 

@@ -141,8 +141,8 @@ def test_every_algorithm_learns_through_the_python_api(
     outcome.save(tmp_path / "saved")
     assert read_run(tmp_path / "saved") == outcome.result
     with torch.no_grad():
-        scores = outcome.models["two"](tasks[1].test[0]).argmax(1)
-    assert float((scores == tasks[1].test[1]).float().mean()) >= 0.93
+        scores = outcome.models["two"](tasks[1].test.inputs).argmax(1)
+    assert float((scores == tasks[1].test.labels).float().mean()) >= 0.93
 
 
 def test_a_task_that_diverges_ends_alone() -> None:

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from fedast.learn.embedded import digits, synthetic
-from fedast.learn.partition import dirichlet
-from fedast.learn.presets import PRESETS
+from fedast.learn.embedded_tasks import EMBEDDED
+from fedast.learn.partition import dirichlet, iid, natural, power_law, shards
+from fedast.learn.points import Windows, as_points
+from fedast.learn.preset import Preset
 
 
 def test_digits_are_real_and_split_once() -> None:
@@ -73,9 +76,9 @@ def test_alpha_and_beta_set_how_much_clients_differ() -> None:
     assert centres(0.0) < 0.3 < 1.0 < centres(4.0)
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS))
-def test_presets_build_by_seed(name: str) -> None:
-    preset = PRESETS[name]
+@pytest.mark.parametrize("preset", EMBEDDED, ids=lambda preset: preset.name)
+def test_presets_build_by_seed(preset: Preset) -> None:
+    assert preset.options is not None
     one, two, other = (preset.build(preset.options(), 12, seed, "x") for seed in (1, 1, 2))
     assert len(one.partition) == 12
     outputs = one.model()(one.test[0][:5])
@@ -86,3 +89,95 @@ def test_presets_build_by_seed(name: str) -> None:
         for a, b in zip(one.partition, other.partition, strict=True)
     ]
     assert any(different)
+
+
+# --- other partitions -----------------------------------------------------------------------
+
+LABELS = np.arange(1000) % 10
+
+
+def test_iid_uses_every_point_before_any_twice() -> None:
+    parts = iid(LABELS, 20, 75, np.random.default_rng(0))
+    used = np.bincount(np.concatenate(parts), minlength=1000)
+    assert set(used) == {1, 2}
+    assert all(len(part) == 75 for part in parts)
+
+
+def test_shards_have_just_so_many_classes() -> None:
+    parts = shards(LABELS, 50, 40, 3, np.random.default_rng(0))
+    for part in parts:
+        counts = np.bincount(LABELS[part], minlength=10)
+        assert sorted(counts[counts > 0]) == [13, 13, 14]
+    assert {int(c) for part in parts for c in LABELS[part]} == set(range(10))
+    with pytest.raises(ValueError, match="there are 10 classes"):
+        shards(LABELS, 5, 40, 11, np.random.default_rng(0))
+
+
+def test_power_law_sizes() -> None:
+    parts = power_law(LABELS, 200, 50, 0.8, np.random.default_rng(0))
+    sizes = np.array(sorted((len(part) for part in parts), reverse=True))
+    assert sizes.mean() == pytest.approx(50, rel=0.05)
+    assert sizes[0] / sizes[9] == pytest.approx(10**0.8, rel=0.02), "the k-th is k^-0.8"
+    first = [len(part) for part in parts[:5]]
+    assert first != sorted(first, reverse=True), "who is large is random"
+
+
+def test_natural_gives_owners_blocks() -> None:
+    parts = natural(np.array([0, 3, 4, 9]), np.array([2, 0, 2]))
+    assert [list(part) for part in parts] == [[4, 5, 6, 7, 8], [0, 1, 2], [4, 5, 6, 7, 8]]
+
+
+@pytest.mark.parametrize("alpha", [1e-4, 0.01])
+def test_a_tiny_alpha_still_gives_everyone_their_points(alpha: float) -> None:
+    parts = dirichlet(LABELS, 300, 30, alpha, np.random.default_rng(0))
+    assert all(len(part) == 30 for part in parts)
+
+
+# --- points -----------------------------------------------------------------------------------
+
+
+def test_windows_are_cut_from_one_text() -> None:
+    points = Windows(torch.arange(20, dtype=torch.uint8), torch.tensor([0, 5, 12]), 4)
+    inputs, labels = points.batch(torch.tensor([2, 0]))
+    assert inputs.tolist() == [[12, 13, 14, 15], [0, 1, 2, 3]]
+    assert labels.tolist() == [16, 4]
+    assert len(points) == 3
+
+
+class Items:
+    def __init__(self, items: list[object]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> object:
+        return self.items[index]
+
+
+def test_points_from_what_users_have() -> None:
+    for data in (
+        (np.ones((3, 2)), np.array([0, 1, 2])),
+        (torch.ones(3, 2), torch.tensor([0, 1, 2])),
+        Items([([1.0, 1.0], 0), (np.ones(2), 1), (torch.ones(2), 2)]),
+    ):
+        inputs, labels = as_points(data).batch(torch.tensor([2]))
+        assert inputs.tolist() == [[1.0, 1.0]]
+        assert inputs.dtype == torch.float32
+        assert labels.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (Items([([1.0], 0), ([1.0, 2.0], 1)]), "pairs of one shape"),
+        (Items(["ab", "cd"]), "pairs of one shape"),
+        (Items([]), "is empty"),
+        ((np.array([[np.nan]]), np.array([0])), "NaN"),
+        ((np.ones((2, 1)), np.array([0])), "2 inputs but 1 labels"),
+        (3, "neither"),
+    ],
+)
+def test_points_that_cannot_be(data: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        as_points(data)

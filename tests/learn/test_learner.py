@@ -207,8 +207,9 @@ def test_the_serial_trainer_is_plain_sgd() -> None:
     rng = np.random.default_rng(stream.bits())
     for batch in draw_batches(task.partition[1], 5, 7, "epochs", rng):
         optimiser.zero_grad()
-        outputs = bench.model.module(task.train[0][batch])
-        loss = nn.functional.cross_entropy(outputs, task.train[1][batch])
+        inputs, labels = task.train.batch(torch.from_numpy(batch))
+        outputs = bench.model.module(inputs)
+        loss = nn.functional.cross_entropy(outputs, labels)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     expected = (base - bench.model.read()) / (7 * 0.2)
@@ -294,7 +295,7 @@ def test_a_client_with_less_than_a_batch_samples_with_replacement(sampling: Samp
 def test_bad_tasks_are_refused_by_name() -> None:
     good = blobs(Plain)
     for change, message in (
-        ({"train": (good.train[0][:-1], good.train[1])}, "59 inputs but 60 labels"),
+        ({"train": (good.train.inputs[:-1], good.train.labels)}, "59 inputs but 60 labels"),
         ({"partition": [np.arange(3), np.arange(0)]}, "client 1 has no training points"),
         ({"partition": [np.array([60])]}, "client 0 has an index outside"),
         ({"metric": "acuracy"}, "unknown metric 'acuracy'"),

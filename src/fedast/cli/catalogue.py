@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from fedast.experiments.config import ALGORITHMS, AVAILABILITY, DELAYS
+from fedast.learn.own import plugins
 from fedast.learn.presets import PRESETS
 
 
@@ -43,28 +44,38 @@ def entries(what: str) -> list[Entry]:
     return [
         Entry(
             preset.name,
-            f"{preset.summary}; target {preset.metric} {preset.target}",
+            f"{preset.summary}; target {preset.metric} {_levels(preset.targets)}",
             tuple(
                 Option(f.name, None if f.default is MISSING else f.default, notes.get(f.name, ""))
                 for f in fields(preset.options)
             ),
         )
         for preset in PRESETS.values()
-        for notes in [_notes(preset.options)]
-    ]
+        if preset.options is not None
+        for notes in [_all_notes(preset.options)]
+    ] + [Entry(name, f"plug-in: {where}", ()) for name, where in plugins().items()]
+
+
+def _levels(targets: Mapping[str, float]) -> str:
+    return ", ".join(f"{value} ({level})" for level, value in targets.items())
 
 
 def _section_entry(name: str, section: type[BaseModel]) -> Entry:
-    notes: dict[str, str] = {}
-    for base in reversed(section.__mro__):
-        if issubclass(base, BaseModel) and base is not BaseModel:
-            notes |= _notes(base)
+    notes = _all_notes(section)
     options = tuple(
         Option(key, "required" if field.is_required() else field.default, notes.get(key, ""))
         for key, field in section.model_fields.items()
         if key not in ("name", "model")
     )
     return Entry(name, inspect.getdoc(section) or "", options)
+
+
+def _all_notes(kind: type) -> dict[str, str]:
+    notes: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.startswith("fedast."):
+            notes |= _notes(base)
+    return notes
 
 
 def _notes(kind: type) -> dict[str, str]:

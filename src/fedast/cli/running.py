@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from fedast.experiments.build import check_inputs
 from fedast.experiments.config import RunConfig
 from fedast.experiments.load import ConfigError, load, nearest
 from fedast.experiments.resolve import resolve
+from fedast.learn.presets import PRESETS
 from fedast.records import toml
 from fedast.records.run import RunResult, claim_folder, write_atomically
 from fedast.report.compare import Comparison, compare
@@ -72,6 +74,18 @@ def load_resolved(
         raise error.within(path) from None
 
 
+def prepare_data(configs: Sequence[RunConfig], offline: bool) -> None:
+    """Fetch what the tasks need and is not there yet, once, before anything runs."""
+    from fedast.learn.data.datasets import load
+
+    if offline:
+        os.environ["FEDAST_OFFLINE"] = "1"  # worker processes see it too
+    tasks = [task.use for config in configs for task in config.tasks]
+    for use in dict.fromkeys(tasks):
+        for name in PRESETS[use].datasets if use in PRESETS else ():
+            load(name, lambda step: click.echo(step, err=True))
+
+
 def check(path: str, settings: Sequence[str], resolved: bool) -> None:
     config = load_resolved(path, settings)
     check_inputs(config)
@@ -98,6 +112,7 @@ def run_one(
     device: str | None,
     events: bool,
     overwrite: bool,
+    offline: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -106,6 +121,7 @@ def run_one(
     config = load_resolved(path, settings, algorithm=algorithm, seed=seed, device=device)
     if events and out is None:
         raise ConfigError("", "--events needs --out, the folder to write events.jsonl to")
+    prepare_data([config], offline)
     console = Console(highlight=False)
     title = f"{config.algorithm.name} · {config.simulation.clients} clients · seed {config.seed}"
     with interruptible() as stop:
@@ -162,6 +178,7 @@ def run_demo(
             device="cpu",
             events=False,
             overwrite=overwrite,
+            offline=True,
             quiet=quiet,
             as_json=as_json,
         )
@@ -179,6 +196,7 @@ def run_comparison(
     device: str | None,
     events: bool,
     overwrite: bool,
+    offline: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -197,6 +215,7 @@ def run_comparison(
     ]
     for config in configs.values():
         check_inputs(config)  # before any folder is made
+    prepare_data(list(configs.values()), offline)
     for run in runs:
         if run.out is not None:
             claim_folder(run.out, overwrite=overwrite)

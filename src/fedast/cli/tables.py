@@ -31,7 +31,7 @@ def new_table(title: str, columns: Sequence[str], caption: str = "") -> Table:
 def result_table(result: RunResult, title: str) -> Table:
     table = new_table(
         title,
-        ("task", "to target", "final", "loss", "rounds", "updates", "staleness", "max", "end"),
+        ("task", "to target", "final", "loss", "rounds", "updates", "stale", "max", "end"),
         f"simulated time {result.finish_time:.1f} · {result.wall_seconds:.1f} s · "
         f"{result.updates_per_second:.0f} updates/s",
     )

@@ -13,7 +13,7 @@ from fedast.core.streams import Stream
 from fedast.experiments import config as cfg
 from fedast.experiments.load import ConfigError
 from fedast.experiments.plan import Outline, active_cap
-from fedast.experiments.resolve import outline, preset_of
+from fedast.experiments.resolve import options_of, outline, preset_of
 from fedast.learn.task import Task
 from fedast.sim import availability, delays
 from fedast.sim.simulator import Deadline, Join, Timer
@@ -118,8 +118,9 @@ def build_tasks(config: cfg.RunConfig) -> list[Task]:
     """The tasks of a resolved configuration, with their data."""
     tasks = []
     for task in config.tasks:
-        sketch, preset = outline(task, config.algorithm.synchronous), preset_of(task)
-        options = preset.options(**task.options)
+        preset = preset_of(task, config)
+        sketch = outline(task, preset, config.algorithm.synchronous)
+        options = None if preset.options is None else options_of(task, preset, sketch.name)
         problem = preset.build(options, config.simulation.clients, config.seed, sketch.name)
         tasks.append(
             Task(
@@ -128,6 +129,9 @@ def build_tasks(config: cfg.RunConfig) -> list[Task]:
                 train=problem.train,
                 test=problem.test,
                 partition=problem.partition,
+                final_test=problem.final_test,
+                loss=problem.loss,
+                augment=problem.augment,
                 metric=preset.metric,
                 size=preset.size if task.size is None else task.size,
                 training=sketch.training,

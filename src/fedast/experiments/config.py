@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 
 class Section(BaseModel):
@@ -225,8 +225,8 @@ class TrainingOverrides(Section):
 class TaskConfig(TrainingOverrides):
     """One model to train."""
 
-    use: str
-    """Which of the tasks that fedast knows (``fedast list tasks``)."""
+    use: str = Field(validation_alias=AliasChoices("use", "task"))
+    """A task that fedast knows (``fedast list tasks``), or your own: package.module:function."""
     name: str | None = Field(None, min_length=1)
     """Its name in this run; default: that of ``use``."""
     options: dict[str, Any] = {}
@@ -241,6 +241,8 @@ class TaskConfig(TrainingOverrides):
     """Buffer size b (asynchronous algorithms)."""
     share: float = Field(1.0, gt=0)
     """Share of the clients (synchronous algorithms)."""
+    level: Literal["low", "main", "high"] = "main"
+    """Which of the task's targets holds, if ``target`` is not given."""
     target: float | None = None
     max_rounds: int | None = Field(None, ge=1)
     max_time: float | None = Field(None, gt=0)
@@ -262,6 +264,8 @@ class RunConfig(Section):
     """A whole configuration file."""
 
     seed: int = Field(0, ge=0, lt=2**63)
+    path: tuple[str, ...] = ()
+    """Folders where modules with your own tasks are; default: the file's own folder."""
     algorithm: AlgorithmConfig = Field(FedASTDynamic(), discriminator="name")
     algorithms: dict[str, dict[str, Any]] = {}
     """Settings of other algorithms, used when a comparison switches to one of them."""

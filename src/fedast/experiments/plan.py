@@ -69,7 +69,7 @@ def plan(
             target=task.goal.target,
             higher_is_better=METRICS[task.metric].higher_is_better,
             max_rounds=task.goal.max_rounds,
-            evaluate_every=task.goal.evaluate_every or _evaluate_every(algorithm, r),
+            evaluate_every=task.goal.evaluate_every or _evaluate_every(algorithm, task.goal, r),
             server_rate=task.training.server_rate or algorithm.server_rate,
             client_rate=task.training.client_rate,
             local_steps=task.training.local_steps,
@@ -165,7 +165,10 @@ def _total_requests(
     return max(len(asked), round(1.28 * (cap if cap is not None else 0.3 * simulation.clients)))
 
 
-def _evaluate_every(algorithm: AlgorithmConfig, requests: int) -> int:
+def _evaluate_every(algorithm: AlgorithmConfig, goal: Goal, requests: int) -> int:
+    if algorithm.synchronous:
+        return algorithm.evaluate_every
+    usual = goal.evaluate_hint or algorithm.evaluate_every
     if isinstance(algorithm, FedASTNoBuffer):
-        return max(1, round(algorithm.evaluate_every * requests / algorithm.ratio))
-    return algorithm.evaluate_every
+        return max(1, round(usual * requests / algorithm.ratio))
+    return usual

@@ -29,7 +29,9 @@ from fedast.experiments.config import (
 )
 from fedast.experiments.load import ConfigError, nearest
 from fedast.experiments.plan import active_cap, plan
-from fedast.learn.presets import PRESETS, Preset
+from fedast.learn.own import is_own, own_preset, plugins
+from fedast.learn.preset import Preset
+from fedast.learn.presets import PRESETS
 from fedast.learn.task import Allocation, Goal, Training
 
 
@@ -50,10 +52,17 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
         if name not in ALGORITHMS:
             raise ConfigError(f"algorithms.{name}", f"unknown algorithm{nearest(name, ALGORITHMS)}")
     simulation = _simulation(config.simulation, folder)
-    outlines = [outline(task, config.algorithm.synchronous) for task in config.tasks]
+    if any(task.use not in PRESETS for task in config.tasks):
+        places = [str((folder / place).resolve()) for place in config.path or (".",)]
+        config = config.model_copy(update={"path": tuple(dict.fromkeys(places))})
+    presets = [preset_of(task, config) for task in config.tasks]
+    outlines = [
+        outline(task, preset, config.algorithm.synchronous)
+        for task, preset in zip(config.tasks, presets, strict=True)
+    ]
     specs = plan(outlines, config.algorithm, simulation)
     tasks = []
-    for task, sketch, spec in zip(config.tasks, outlines, specs, strict=True):
+    for task, preset, sketch, spec in zip(config.tasks, presets, outlines, specs, strict=True):
         training = asdict(sketch.training) | {"server_rate": spec.server_rate}
         asynchronous = not config.algorithm.synchronous
         tasks.append(
@@ -61,12 +70,14 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
                 update={
                     **training,
                     "name": sketch.name,
-                    "options": asdict(_options(task, sketch.name)),
+                    "options": _options(task, preset, sketch.name),
                     "sync": None,
-                    "size": task.size or preset_of(task).size,
+                    "size": task.size or preset.size,
                     "requests": spec.active_requests if asynchronous else None,
                     "buffer": spec.buffer_size if asynchronous else None,
                     "target": sketch.goal.target,
+                    "max_rounds": sketch.goal.max_rounds,
+                    "max_time": sketch.goal.max_time,
                     "evaluate_every": spec.evaluate_every,
                 }
             )
@@ -92,30 +103,39 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
     )
 
 
-def preset_of(task: TaskConfig) -> Preset:
-    if task.use not in PRESETS:
-        raise ConfigError(
-            f"tasks.{task.name or task.use}.use",
-            f"unknown task {task.use!r}{nearest(task.use, PRESETS)}",
-        )
-    return PRESETS[task.use]
+def preset_of(task: TaskConfig, config: RunConfig) -> Preset:
+    """What a configured task uses; one of the user's own is built to find out."""
+    if task.use in PRESETS:
+        return PRESETS[task.use]
+    if is_own(task.use):
+        clients = config.simulation.clients
+        return own_preset(task.use, task.options, clients, config.seed, config.path)
+    known = nearest(task.use, [*PRESETS, *plugins()])
+    raise ConfigError(f"tasks.{task.name or task.use}.use", f"unknown task {task.use!r}{known}")
 
 
-def outline(task: TaskConfig, synchronous: bool) -> TaskOutline:
-    preset = preset_of(task)
+def outline(task: TaskConfig, preset: Preset, synchronous: bool) -> TaskOutline:
+    name = task.name or (task.use if task.use in PRESETS else preset.summary)
     training = preset.sync_training if synchronous else preset.training
     training = _override(training, task)
     if synchronous and task.sync is not None:
         training = _override(training, task.sync)
+    target = task.target
+    if target is None and preset.targets:
+        if task.level not in preset.targets:
+            raise ConfigError(f"tasks.{name}.level", f"it has no {task.level} target; set target")
+        target = preset.targets[task.level]
+    limits = preset.goal
     return TaskOutline(
-        name=task.name or task.use,
+        name=name,
         metric=preset.metric,
         training=training,
         goal=Goal(
-            target=preset.target if task.target is None else task.target,
-            max_rounds=task.max_rounds,
-            max_time=task.max_time,
-            evaluate_every=task.evaluate_every,
+            target=target,
+            max_rounds=limits.max_rounds if task.max_rounds is None else task.max_rounds,
+            max_time=limits.max_time if task.max_time is None else task.max_time,
+            evaluate_every=task.evaluate_every or limits.evaluate_every,
+            evaluate_hint=preset.evaluate_every,
             join_time=task.join_time,
             leave_time=task.leave_time,
         ),
@@ -128,9 +148,10 @@ def _override(training: Training, given: TrainingOverrides) -> Training:
     return replace(training, **{name: v for name, v in values.items() if v is not None})
 
 
-def _options(task: TaskConfig, name: str) -> Any:
-    """The preset's options with what the file gives; a dataclass instance."""
-    kind, place = preset_of(task).options, f"tasks.{name}.options"
+def options_of(task: TaskConfig, preset: Preset, name: str) -> Any:
+    """The preset's options with what the file gives; an instance of its dataclass."""
+    kind, place = preset.options, f"tasks.{name}.options"
+    assert kind is not None
     known = [field.name for field in fields(kind)]
     for given in task.options:
         if given not in known:
@@ -141,6 +162,12 @@ def _options(task: TaskConfig, name: str) -> Any:
         first = error.errors()[0]
         key = ".".join([place, *map(str, first["loc"])])
         raise ConfigError(key, f"{first['msg']}, got {first['input']!r}") from None
+
+
+def _options(task: TaskConfig, preset: Preset, name: str) -> dict[str, Any]:
+    if preset.options is None:
+        return dict(task.options)
+    return asdict(options_of(task, preset, name))
 
 
 def _simulation(simulation: Simulation, folder: Path) -> Simulation:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import torch
 
-from fedast.core.protocol import Algorithm, Observer, Observers, TaskName
+from fedast.core.protocol import Algorithm, FinishReason, Observer, Observers, TaskName
 from fedast.experiments.build import (
     Device,
     build_algorithm,
@@ -124,15 +124,21 @@ def simulate(
             timers=build_timers(tasks, specs, simulation),
         )
         simulator.run(*([stop] if stop is not None else []))
-        wall = time.perf_counter() - began
+        # Whoever stops a run wants it to end: no last test then, which may take minutes.
+        stopped = any(t.finish_reason is FinishReason.INTERRUPTED for t in tally.tasks.values())
+        finals = {
+            task.name: None if stopped else learner.final_evaluation(task.name) for task in tasks
+        }
+        result = RunResult.of(
+            tally,
+            algorithm=algorithm.name,
+            seed=seed,
+            metrics={task.name: task.metric for task in tasks},
+            finals={name: (e.metric, e.loss) for name, e in finals.items() if e is not None},
+            wall_seconds=time.perf_counter() - began,
+        )
         return Outcome(
-            result=RunResult.of(
-                tally,
-                algorithm=algorithm.name,
-                seed=seed,
-                metrics={task.name: task.metric for task in tasks},
-                wall_seconds=wall,
-            ),
-            models={task.name: learner.module(task.name) for task in tasks},
+            result=result,
+            models={task.name: learner.module(task.name).cpu() for task in tasks},
             starved=simulator.starved,
         )

@@ -15,12 +15,13 @@ import torch
 
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.learn.metrics import METRICS
+from fedast.learn.points import Points
 from fedast.learn.port import Evaluation
 from fedast.learn.store import VersionStore
 from fedast.learn.task import Task
 from fedast.learn.trainer import Job, SerialTrainer, Trainer, Update, Workbench
 
-_TEST_BATCH = 4096
+_TEST_BATCH = 2000
 
 
 @final
@@ -48,7 +49,9 @@ class TorchLearner:
         device: torch.device,
         variance_window: int,
     ) -> None:
-        self._benches = {task.name: Workbench.build(task, seed, device) for task in tasks}
+        moved: dict[int, Points] = {}
+        self._device = device
+        self._benches = {task.name: Workbench.build(task, seed, device, moved) for task in tasks}
         self._trainer: Trainer = SerialTrainer(self._benches, seed)
         self._server_rates = server_rates
         self._window = variance_window
@@ -115,22 +118,29 @@ class TorchLearner:
         spread = (deltas - mean).square().sum(dim=1).mean()
         return float(spread / mean.square().sum())
 
-    @torch.no_grad()
     def evaluate(self, task: TaskName) -> Evaluation:
+        return self._measure(task, self._benches[task].test)
+
+    def final_evaluation(self, task: TaskName) -> Evaluation | None:
+        """The newest model on the task's larger test set, if it has one."""
+        points = self._benches[task].task.final_test
+        return None if points is None else self._measure(task, points.to(self._device))
+
+    @torch.no_grad()
+    def _measure(self, task: TaskName, points: Points) -> Evaluation:
         bench, metric = self._benches[task], METRICS[self._benches[task].task.metric]
-        inputs, labels = bench.test
         module = self.module(task)
-        score, loss = 0.0, 0.0
-        for start in range(0, len(inputs), _TEST_BATCH):
-            batch = labels[start : start + _TEST_BATCH]
-            outputs = module(inputs[start : start + _TEST_BATCH])
-            batch_loss = float(bench.loss(outputs, batch)) * len(batch)
+        score, loss, count = 0.0, 0.0, len(points)
+        for indices in torch.split(torch.arange(count, device=self._device), _TEST_BATCH):
+            inputs, labels = points.batch(indices)
+            outputs = module(inputs)
+            batch_loss = float(bench.loss(outputs, labels)) * len(labels)
             loss += batch_loss
             if metric.per_batch is None:
                 score += batch_loss
             else:
-                score += float(metric.per_batch(outputs, batch))
-        return Evaluation(metric.finish(score / len(inputs)), loss / len(inputs))
+                score += float(metric.per_batch(outputs, labels))
+        return Evaluation(metric.finish(score / count), loss / count)
 
     def _update(self, task: TaskName, request: RequestId) -> Update:
         pending = self._pending[request]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,8 @@ class Training:
 class Goal:
     """When a task ends (at the first of these) and how often it is evaluated.
 
+    ``evaluate_every`` None means as the algorithm does; ``evaluate_hint`` is a
+    task's own habit in place of an asynchronous algorithm's, scaled like it.
     ``max_time`` is simulated time since the start of the run, as are
     ``join_time`` and ``leave_time``, at which the task is added or removed
     while the others train.
@@ -53,6 +55,7 @@ class Goal:
     max_rounds: int | None = None
     max_time: float | None = None
     evaluate_every: int | None = None
+    evaluate_hint: int | None = None
     join_time: float = 0.0
     leave_time: float | None = None
 
@@ -75,34 +78,45 @@ class Task:
     """One model to train over the clients.
 
     ``model`` builds a fresh, randomly initialised module. ``train`` and
-    ``test`` are pairs of tensors whose first axis counts points;
-    ``partition`` gives each client the indices of its training points. The
-    same data may back several tasks. ``loss`` maps (outputs, labels) to a
-    scalar mean; ``metric`` names what is measured on the test set. ``size`` is
-    the relative work of one local step, for the delay models.
+    ``test`` are pairs of tensors or arrays whose first axis counts points, or
+    map-style data sets of (input, label) pairs, or ``Points``; ``partition``
+    gives each client the indices of its training points. The same data may
+    back several tasks. ``final_test`` is a larger test set for the last model
+    only. ``loss`` maps (outputs, labels) to a scalar mean, by default the usual
+    one for the metric; ``metric`` names what is measured on the test set.
+    ``augment`` changes training inputs batch by batch, at random (torch's own
+    generator, which is seeded for each request). ``size`` is the relative work
+    of one local step, for the delay models.
     """
 
     name: str
     model: Callable[[], torch.nn.Module]
-    train: tuple[torch.Tensor, torch.Tensor]
-    test: tuple[torch.Tensor, torch.Tensor]
+    train: Any
+    test: Any
     partition: Sequence[Indices]
+    final_test: Any = None
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     metric: str = "accuracy"
+    augment: Callable[[torch.Tensor], torch.Tensor] | None = None
     size: float = 1.0
     training: Training = Training()
     goal: Goal = Goal()
     allocation: Allocation = Allocation()
 
     def __post_init__(self) -> None:
+        from fedast.learn.points import as_points
+
         if self.metric not in METRICS:
             self._refuse(f"unknown metric {self.metric!r}; there are {', '.join(METRICS)}")
-        for part, (inputs, labels) in (("train", self.train), ("test", self.test)):
-            if len(inputs) != len(labels):
-                self._refuse(f"{part} has {len(inputs)} inputs but {len(labels)} labels")
-            if len(inputs) == 0:
-                self._refuse(f"{part} is empty")
-        points = len(self.train[0])
+        for part in ("train", "test", "final_test"):
+            data = getattr(self, part)
+            if data is None and part == "final_test":
+                continue
+            try:
+                object.__setattr__(self, part, as_points(data))
+            except ValueError as error:
+                self._refuse(f"{part} {error}")
+        points = len(self.train)
         for client, indices in enumerate(self.partition):
             if len(indices) == 0:
                 self._refuse(f"client {client} has no training points")

@@ -19,7 +19,8 @@ from fedast.core.streams import Stream
 from fedast.learn.batches import draw_batches
 from fedast.learn.flat import FlatModel
 from fedast.learn.metrics import METRICS
-from fedast.learn.task import Task
+from fedast.learn.points import Arrays, Points
+from fedast.learn.task import BadTask, Task
 
 Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -51,24 +52,63 @@ class Workbench:
 
     task: Task
     model: FlatModel
-    train: tuple[torch.Tensor, torch.Tensor]
-    test: tuple[torch.Tensor, torch.Tensor]
+    train: Points
+    test: Points
     loss: Loss
 
     @classmethod
-    def build(cls, task: Task, seed: int, device: torch.device) -> Workbench:
-        """Lay a task out; its initial model depends on the run's seed and the task's name."""
+    def build(
+        cls,
+        task: Task,
+        seed: int,
+        device: torch.device,
+        moved: dict[int, Points] | None = None,
+    ) -> Workbench:
+        """Lay a task out; its initial model depends on the run's seed and the task's name.
+
+        ``moved`` remembers what is on the device already, for tasks that share data.
+        """
         with _seeded(Stream.of(seed, "init", task.name), torch.device("cpu")):
             module = task.model()
-        model = FlatModel(module, device)
+        moved = {} if moved is None else moved
+        for points in (task.train, task.test):
+            if id(points) not in moved:
+                moved[id(points)] = points.to(device)
         default: Loss = getattr(torch.nn.functional, METRICS[task.metric].default_loss)
-        return cls(
+        bench = cls(
             task=task,
-            model=model,
-            train=(task.train[0].to(device), task.train[1].to(device)),
-            test=(task.test[0].to(device), task.test[1].to(device)),
+            model=FlatModel(module, device),
+            train=moved[id(task.train)],
+            test=moved[id(task.test)],
             loss=task.loss or default,
         )
+        bench.try_out()
+        return bench
+
+    @torch.no_grad()
+    def try_out(self) -> None:
+        """Find out before the run, not in it, whether model, data and loss fit together."""
+        name = f"task {self.task.name!r}"
+        if not self.model.parameters:
+            raise BadTask(f"{name}: its model has no parameters to train")
+        device = self.model.parameters[0].device
+        inputs, labels = self.test.batch(torch.arange(min(2, len(self.test)), device=device))
+        try:
+            outputs = self.model.module.eval()(inputs)
+            self.loss(outputs, labels)
+        except Exception as error:  # whatever the user's own code raises
+            raise BadTask(f"{name}: model, loss and data do not fit: {error}") from error
+        if METRICS[self.task.metric].default_loss != "cross_entropy" or self.task.loss is not None:
+            return
+        for part, points in (("train", self.train), ("test", self.test)):
+            if isinstance(points, Arrays) and not points.labels.is_floating_point():
+                low, high = int(points.labels.min()), int(points.labels.max())
+                if low < 0 or high >= outputs.shape[1]:
+                    wrong = low if low < 0 else high
+                    raise BadTask(
+                        f"{name}: {part} has label {wrong}, outside the model's "
+                        f"{outputs.shape[1]} classes"
+                    )
 
 
 @final
@@ -89,13 +129,15 @@ class SerialTrainer:
             how.sampling,
             np.random.default_rng(stream.bits()),
         )
-        inputs, labels = bench.train
         model.write(job.base)
         model.module.train()
         total = torch.zeros((), device=job.base.device)
         with _seeded(stream, job.base.device):  # for modules that draw, such as dropout
             for batch in torch.from_numpy(batches).to(job.base.device):
-                loss = bench.loss(model.module(inputs[batch]), labels[batch])
+                inputs, labels = bench.train.batch(batch)
+                if bench.task.augment is not None:
+                    inputs = bench.task.augment(inputs)
+                loss = bench.loss(model.module(inputs), labels)
                 gradients = torch.autograd.grad(loss, model.parameters)
                 with torch.no_grad():
                     for parameter, gradient in zip(model.parameters, gradients, strict=True):

@@ -65,15 +65,18 @@ class RunResult:
         seed: int,
         metrics: Mapping[TaskName, str],
         wall_seconds: float,
+        finals: Mapping[TaskName, tuple[float, float]],
     ) -> RunResult:
+        """``finals`` are metric and loss on a larger test set, for tasks that have one."""
         tasks, curves = {}, {}
         for name, task in tally.tasks.items():
-            last = task.curve[-1] if task.curve else None
+            last = (task.curve[-1].accuracy, task.curve[-1].loss) if task.curve else None
+            last = finals.get(name, last)
             tasks[name] = TaskResult(
                 metric=metrics[name],
                 time_to_target=task.time_to_target,
-                final=None if last is None else finite(last.accuracy),
-                final_loss=None if last is None else finite(last.loss),
+                final=None if last is None else finite(last[0]),
+                final_loss=None if last is None else finite(last[1]),
                 rounds=task.rounds,
                 updates=task.updates,
                 staleness_mean=task.staleness_mean,

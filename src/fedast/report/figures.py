@@ -85,9 +85,11 @@ def _task_panel(
     panel.set_xlim(left=0)
 
 
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+def save(
+    figure: Figure, folder: Path, name: str, kinds: Sequence[str] = ("png", "svg")
+) -> list[Path]:
     """PNG to look at and SVG to publish."""
-    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
+    paths = [folder / f"{name}.{kind}" for kind in kinds]
     for path in paths:
         figure.savefig(path, dpi=140)
     return paths

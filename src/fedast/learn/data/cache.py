@@ -1,0 +1,150 @@
+"""Where data sets live on this machine: verified, complete or not there at all.
+
+A data set is a folder of ``.npy`` files and a ``manifest.json`` that says where
+it came from and what each file's SHA-256 is. It is made under another name and
+renamed when it is whole, under a lock, so that two processes that fetch at the
+same time do no harm and a failure leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+class DataError(Exception):
+    """A data set that cannot be had or used; the message says which, why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A data set in the cache."""
+
+    name: str
+    folder: Path
+    source: str
+    size: int
+    notes: Mapping[str, Any]
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """One of its arrays, mapped into memory, not copied."""
+        found: npt.NDArray[Any] = np.load(
+            self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False
+        )
+        return found
+
+
+def cache_folder() -> Path:
+    """``FEDAST_DATA``, else ``fedast`` in the XDG cache folder."""
+    chosen = os.environ.get("FEDAST_DATA")
+    if chosen:
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "fedast"
+
+
+def find(name: str) -> Stored | None:
+    """A data set that is in the cache, by its manifest; its checksums are not computed."""
+    folder = cache_folder() / name
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    except json.JSONDecodeError as error:
+        raise DataError(f"{folder}: damaged manifest; remove the folder and fetch again") from error
+    if manifest.get("format") != FORMAT:
+        return None
+    for file, facts in manifest["files"].items():
+        path = folder / file
+        if not path.is_file() or path.stat().st_size != facts["size"]:
+            raise DataError(f"{path}: missing or truncated; `fedast data fetch {name} --again`")
+    size = sum(facts["size"] for facts in manifest["files"].values())
+    return Stored(name, folder, manifest["source"], size, manifest["notes"])
+
+
+def verify(stored: Stored) -> bool:
+    """Whether every file still has the checksum it was stored with."""
+    manifest = json.loads((stored.folder / MANIFEST).read_text(encoding="utf-8"))
+    return all(
+        sha256(stored.folder / file) == facts["sha256"] for file, facts in manifest["files"].items()
+    )
+
+
+def store(
+    name: str, arrays: Mapping[str, npt.NDArray[Any]], source: str, notes: Mapping[str, Any]
+) -> Stored:
+    """Put a data set into the cache, whole, in place of what was there."""
+    with scratch() as draft:
+        files = {}
+        for key, array in arrays.items():
+            path = draft / f"{key}.npy"
+            np.save(path, array, allow_pickle=False)
+            files[path.name] = {"sha256": sha256(path), "size": path.stat().st_size}
+        manifest = {
+            "format": FORMAT, "name": name, "source": source, "notes": notes, "files": files
+        }  # fmt: skip
+        (draft / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        folder = cache_folder() / name
+        if folder.exists():
+            shutil.rmtree(folder)
+        draft.rename(folder)
+    found = find(name)
+    assert found is not None
+    return found
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder beside the data sets that is gone afterwards, whatever happens."""
+    base = cache_folder()
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=".making-", dir=base))
+    except OSError as error:
+        raise DataError(
+            f"{base}: cannot be written ({error.strerror}); set FEDAST_DATA to another folder"
+        ) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """One process at a time may make this data set; the others wait."""
+    base = cache_folder()
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        file = (base / f".{name}.lock").open("w")
+    except OSError as error:
+        raise DataError(
+            f"{base}: cannot be written ({error.strerror}); set FEDAST_DATA to another folder"
+        ) from error
+    with file:
+        try:
+            import fcntl
+        except ImportError:  # no file locks on this system: renaming is atomic all the same
+            yield
+            return
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
