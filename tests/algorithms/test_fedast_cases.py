@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
 
@@ -190,14 +191,20 @@ def test_skipped_picks_are_made_up_when_the_pool_changes() -> None:
 
 # --- Realloc ------------------------------------------------------------------------------
 
-RATES = {"server_rate": 0.1, "local_steps": 4}
-
 
 def reallocated(weighting: str, variances: dict[str, float]) -> Reallocate:
-    """Two tasks of R = 24, b = 3 (ratio 8), window 2; the period is 0.5 * 2 * 48 = 48 updates."""
+    """Two tasks of R = 24, b = 3 (ratio 8), window 2; the period is 0.5 * 2 * 48 = 48 updates.
+
+    They differ in everything a weighting may look at: eta_s 0.1 and 0.4, eta_c 0.1
+    and 0.2, tau 4 and 2.
+    """
     _, books = start(
-        TaskSpec("a", active_requests=24, buffer_size=3, client_rate=0.1, **RATES),  # type: ignore[arg-type]
-        TaskSpec("b", active_requests=24, buffer_size=3, client_rate=0.4, **RATES),  # type: ignore[arg-type]
+        TaskSpec(
+            "a", active_requests=24, buffer_size=3, server_rate=0.1, client_rate=0.1, local_steps=4
+        ),
+        TaskSpec(
+            "b", active_requests=24, buffer_size=3, server_rate=0.4, client_rate=0.2, local_steps=2
+        ),
         dynamic=True,
         weighting=weighting,
         variance_window=2,
@@ -219,10 +226,12 @@ def reallocated(weighting: str, variances: dict[str, float]) -> Reallocate:
     [
         # sigma: 3 and 1, so 48 is split 36 : 12
         ("plain", {"a": 9.0, "b": 1.0}, {"a": 36, "b": 12}, {"a": 4, "b": 2}),
-        # sigma^2 * eta_c: 0.9 and 0.4, square roots 3 : 2, so 28.8 : 19.2
+        # sigma^2 eta_s eta_c tau: 9 * 0.04 = 0.36 and 1 * 0.16; roots 0.6 : 0.4
         ("bound", {"a": 9.0, "b": 1.0}, {"a": 29, "b": 19}, {"a": 4, "b": 2}),
-        # sigma^2 / eta_c: 40 and 40
-        ("authors-code", {"a": 4.0, "b": 16.0}, {"a": 24, "b": 24}, {"a": 3, "b": 3}),
+        # sigma^2 eta_s / (eta_c tau^2): 8 * 0.1 / 1.6 = 0.5 and 1 * 0.4 / 0.8 = 0.5
+        ("authors-code", {"a": 8.0, "b": 1.0}, {"a": 24, "b": 24}, {"a": 3, "b": 3}),
+        # 16 * 0.0625 = 1 and 1 * 0.5: 32 : 16
+        ("authors-code", {"a": 16.0, "b": 1.0}, {"a": 32, "b": 16}, {"a": 4, "b": 2}),
         # one buffer's worth is 8: without it b would get 48 / 11 = 4
         ("plain", {"a": 100.0, "b": 1.0}, {"a": 40, "b": 8}, {"a": 5, "b": 1}),
     ],
@@ -267,6 +276,55 @@ def test_variances_that_are_no_numbers_leave_the_allocation() -> None:
     assert isinstance(arrive(books, "b")[-1], MeasureVariances)
     commands = books.feed(VariancesMeasured({"a": math.nan, "b": 1.0}))
     assert not any(isinstance(c, Reallocate) for c in commands)
+
+
+def test_the_period_counts_open_tasks_and_updates_that_count() -> None:
+    """Period 1 * 2 open tasks * 6 requests = 12 counted updates; stale ones do not count."""
+    _, books = start(
+        TaskSpec("a", active_requests=2),
+        TaskSpec("b", active_requests=2),
+        TaskSpec("c", active_requests=2, target=0.5),
+        dynamic=True,
+        variance_window=1,
+        period=1.0,
+        max_staleness=1,
+    )
+    books.feed(Evaluated("c", 0, 0.9, 0.1))
+    slow = min(r for r, d in books.in_flight.items() if d.task == "a")
+
+    def newest(task: str) -> bool:
+        """Let the task's newest request arrive; whether that brings Realloc."""
+        request = max(r for r, d in books.in_flight.items() if d.task == task and r != slow)
+        commands = books.feed(UpdateArrived(request, 1.0))
+        return any(isinstance(c, MeasureVariances) for c in commands)
+
+    assert not any(newest("ab"[number % 2]) for number in range(10))
+    assert any(isinstance(c, Drop) for c in books.feed(UpdateArrived(slow, 9.0)))
+    assert [newest("a"), newest("b")] == [False, True]
+
+
+def test_a_new_tasks_share_is_taken_in_proportion() -> None:
+    _, books = start(TaskSpec("a", active_requests=12), TaskSpec("b", active_requests=4))
+    (added, *_) = books.feed(TaskAdded(TaskSpec("c", active_requests=4)))
+    assert isinstance(added, Reallocate)
+    assert added.targets == {"a": 9, "b": 3, "c": 4}
+
+
+def test_an_evaluation_that_ends_nothing_sends_nothing() -> None:
+    pool = ScriptedPool(50)
+    pool.empty = True
+    _, books = start(TaskSpec("a", active_requests=2), pool=pool)
+    pool.empty = False
+    assert books.feed(Evaluated("a", 0, 0.1, 1.0)) == []
+
+
+def test_no_task_gets_more_than_two_when_the_pool_changes() -> None:
+    pool = ScriptedPool(50)
+    pool.empty = True
+    _, books = start(*(TaskSpec(name, active_requests=6) for name in "abc"), pool=pool)
+    pool.empty = False
+    commands = books.feed(PoolChanged())
+    assert Counter(c.task for c in commands if isinstance(c, Dispatch)) == dict.fromkeys("abc", 2)
 
 
 def test_no_realloc_before_every_task_has_a_full_window() -> None:

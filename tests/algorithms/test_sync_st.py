@@ -119,9 +119,11 @@ class SyncMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.algorithm.unfinished)
     @rule(data=st.data(), reason=st.sampled_from(StopReason))
-    def task_is_stopped(self, data: st.DataObject, reason: StopReason) -> None:
-        name = data.draw(st.sampled_from(self.algorithm.unfinished))
-        self.feed(TasksStopped((name,), reason))
+    def tasks_are_stopped(self, data: st.DataObject, reason: StopReason) -> None:
+        names = data.draw(
+            st.lists(st.sampled_from(self.algorithm.unfinished), min_size=1, unique=True)
+        )
+        self.feed(TasksStopped(tuple(names), reason))
 
     @precondition(lambda self: self.added < 3)
     @rule()
@@ -252,6 +254,41 @@ def test_round_robin_gives_every_client_every_task_once_a_cycle() -> None:
                 books.feed(UpdateArrived(request, 1.0))
             answer(books)
         assert set(map(len, seen.values())) == {3}
+
+
+def test_tasks_stopped_together_end_together() -> None:
+    """One has its k and waits, the other collects: neither makes another round."""
+    _, books = start(8, TaskSpec("a"), TaskSpec("b"), first_k=2)
+    answer(books)
+    for request in [r for r, d in books.in_flight.items() if d.task == "a"][:2]:
+        books.feed(UpdateArrived(request, 1.0))
+    commands = books.feed(TasksStopped(("a", "b"), StopReason.TIME))
+    assert not any(isinstance(c, Aggregate | Dispatch) for c in commands)
+    assert books.finished == {"a": FinishReason.TIME, "b": FinishReason.TIME}
+
+
+def test_no_task_is_starved_by_rounding() -> None:
+    pool = ScriptedPool(40, cap=2)
+    specs = [TaskSpec("a"), TaskSpec("b"), TaskSpec("c", share=0.5)]
+    books = Books(SyncST(specs, pool, Stream.of(1, "control"), first_k=None))
+    books.feed(Started())
+    sent: Counter[str] = Counter()
+    for _ in range(50):
+        answer(books)
+        sent.update(d.task for d in books.in_flight.values())
+        for request in books.arrive_order():
+            books.feed(UpdateArrived(request, 1.0))
+    assert sent == {"a": 40, "b": 40, "c": 20}, "100 clients in 50 rounds, 2 : 2 : 1"
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_cancelled_requests_free_their_clients_or_not(free: bool) -> None:
+    _, books = start(4, TaskSpec("a"), TaskSpec("b"), free_on_cancel=free)
+    answer(books)
+    commands = books.feed(TasksStopped(("a",), StopReason.REMOVED))
+    drops = [c for c in commands if isinstance(c, Drop)]
+    assert {d.free_client for d in drops} == {free}
+    assert {d.reason for d in drops} == {DropReason.CANCELLED}
 
 
 def test_evaluation_every_other_round() -> None:

@@ -22,6 +22,7 @@ ratio = 8
 
 [simulation]
 clients = 100
+max_time = 9.0
 
 [[tasks]]
 use = "digits-mlp"
@@ -71,6 +72,17 @@ def resolved(tmp_path: Path, text: str = BASE, *settings: str) -> RunConfig:
         ("algorithm.requests=1", "algorithm.requests: is 1, but 2 tasks need at least one each"),
         ("seed", "seed: expected key=value"),
         ("seed=-1", "seed: input should be greater than or equal to 0"),
+        ("tasks.synthetic.join_time=9.0", "join_time: must be earlier than its time limit, 9.0"),
+        ("tasks.synthetic.name='[red]x'", "name: use letters, digits, spaces"),
+        ("tasks.synthetic.name='all tasks'", "name: use letters, digits, spaces"),
+        ("tasks.synthetic.options={alpha=nan}", "alpha: must be a finite number"),
+        ("tasks.synthetic.options={alpha='0.5'}", "alpha: Input should be a valid number"),
+        ("algorithms.sync-st.first_kk=3", "algorithms.sync-st.first_kk: unknown key; did you mean"),
+        ("algorithms.sync-st.server_rate=-1", "algorithms.sync-st.server_rate: input should be"),
+        ("algorithms.sync-st=5", "algorithms.sync-st: input should be a valid dictionary"),
+        ("compute.threads=100000", "compute.threads: input should be less than or equal to 256"),
+        ("algorithm.ratio=1e-320", "algorithm.ratio: input should be greater than or equal to 1"),
+        ("simulation.speeds.shares=[1e308]", "less than or equal to 1000000000"),
         ("algorithm.name.x.y=1", "algorithm.name.x.y: 'x' cannot be set inside a plain value"),
         ("algorithm.weighting='plane'", "algorithm.weighting: input should be 'plain', 'bound'"),
         ("compute.device='tpu'", "compute.device: input should be 'auto', 'cpu' or 'cuda'"),
@@ -154,6 +166,13 @@ def test_resolving_is_final_and_survives_the_file(path: Path, algorithm: str | N
     assert resolve(config) == config
     text = toml.dumps(config.model_dump(mode="json", exclude={"algorithms"}))
     assert resolve(parse(tomllib.loads(text))) == config
+
+
+def test_a_number_for_a_name_is_no_trouble(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no task 'zzz'"):
+        load(write(tmp_path, BASE), ["tasks.0.name=5", "tasks.zzz.target=1"])
+    with pytest.raises(ConfigError, match=r"algorithms\.sync-st: must be a table"):
+        load(write(tmp_path, "algorithms = {sync-st = 5}\n" + BASE), algorithm="sync-st")
 
 
 def test_settings_reach_tasks_by_name_and_number() -> None:

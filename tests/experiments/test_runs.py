@@ -28,12 +28,14 @@ from fedast import (
     Training,
     simulate,
 )
+from fedast.core.protocol import Evaluated, TaskSpec
 from fedast.experiments.batch import BatchRun, Interrupted, Pulse, run_batch
 from fedast.experiments.config import AlgorithmConfig, RunConfig
 from fedast.experiments.load import ConfigError, load
 from fedast.experiments.resolve import resolve
 from fedast.experiments.run import execute
-from fedast.records.run import read_run
+from fedast.records.run import UnusableFolder, read_run
+from fedast.records.tally import Tally
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ALGORITHMS = ("fedast-d", "fedast-s", "fedast-nobuffer", "sync-st")
@@ -205,6 +207,77 @@ def test_a_batch_gives_what_each_run_gives_alone(tmp_path: Path) -> None:
 def test_a_batch_that_is_stopped_says_so() -> None:
     with pytest.raises(Interrupted):
         run_batch([BatchRun("a", quick(), None)], jobs=1, stop=lambda: True)
+
+
+OPTIONS = [
+    ("fedast-s", "algorithm.max_staleness=1"),
+    ("fedast-d", "algorithm.max_staleness=1"),
+    ("fedast-s", "algorithm.cancel=keep-busy"),
+    ("fedast-d", "algorithm.cancel=keep-busy"),
+    ("sync-st", "algorithm.cancel=keep-busy"),
+    ("fedast-d", "algorithm.period=0.2"),
+    ("fedast-d", "algorithm.variance_window=3"),
+    ("fedast-d", "algorithm.weighting=authors-code"),
+    ("fedast-d", "algorithm.weighting=bound"),
+    ("sync-st", "algorithm.assignment=round-robin"),
+    ("sync-st", "algorithm.first_k=all"),
+    ("fedast-s", "simulation.loss_rate=0.3"),
+    ("fedast-s", "simulation.speeds={factors=[1.0], shares=[1.0]}"),
+    ("fedast-s", "simulation.delay={model='lognormal'}"),
+    ("fedast-s", "simulation.availability={model='always'}"),
+    ("sync-st", "simulation.availability={model='bernoulli', p=0.5}"),
+    ("fedast-s", "tasks.0.leave_time=2.0"),
+    ("fedast-s", "tasks.0.max_time=2.0"),
+    ("fedast-s", "tasks.1.join_time=1.0"),
+    ("fedast-s", "tasks.0.max_rounds=3"),
+    ("sync-st", "tasks.0.share=3.0"),
+    ("fedast-s", "tasks.0.size=0.3"),
+    ("fedast-s", "tasks.0.buffer=4"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "setting"), OPTIONS)
+def test_every_option_reaches_the_run(tmp_path: Path, algorithm: str, setting: str) -> None:
+    """One setting changed, the log of events changes."""
+    path = EXAMPLES / "quickstart.toml"
+    base = ["simulation.max_time=7", "simulation.clients=30", "tasks.1.leave_time=4.0"]
+    if algorithm != "sync-st":
+        base.append("algorithm.requests=20")
+        if algorithm == "fedast-d":
+            base += ["algorithm.period=0.5", "algorithm.ratio=2", "tasks.0.local_steps=5"]
+    else:
+        base += ["algorithm.first_k=3", "simulation.clients=12", "simulation.max_time=20"]
+        base.append("tasks.1.leave_time=0.5")
+    logs = []
+    for settings in (base, [*base, setting]):
+        config = resolve(load(path, settings, algorithm=algorithm), path.parent)
+        out = tmp_path / str(len(settings))
+        execute(config, out, events=True)
+        logs.append((out / "events.jsonl").read_text())
+    assert logs[0] != logs[1]
+
+
+@pytest.mark.parametrize("leave", ["lose", "finish"])
+def test_what_a_leaving_client_does_with_its_requests(tmp_path: Path, leave: str) -> None:
+    path = EXAMPLES / "devices-come-and-go.toml"
+    settings = ["simulation.loss_rate=0.0", f"simulation.availability.leave={leave}"]
+    settings.append("simulation.max_time=40")
+    execute(resolve(load(path, settings), path.parent), tmp_path / "run", events=True)
+    reasons = {e["reason"] for e in read_events(tmp_path / "run") if e["event"] == "drop"}
+    assert ("lost" in reasons) is (leave == "lose")
+
+
+def test_events_and_records_may_share_a_folder(tmp_path: Path) -> None:
+    outcome = simulate([blobs("a", max_rounds=2)], "fedast-s", events=tmp_path / "events.jsonl")
+    outcome.save(tmp_path)
+    with pytest.raises(UnusableFolder, match="holds another run"):
+        outcome.save(tmp_path)
+
+
+def test_a_metric_at_target_with_a_broken_loss_reached_nothing() -> None:
+    tally = Tally([TaskSpec("a", target=0.1)])
+    tally.evaluated(1.0, Evaluated("a", 4, 0.2, float("nan")))
+    assert tally.tasks["a"].time_to_target is None
 
 
 def test_own_model_example(capsys: pytest.CaptureFixture[str]) -> None:

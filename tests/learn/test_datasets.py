@@ -220,6 +220,20 @@ def test_a_missing_client_is_named_with_the_alternative(
         fetch("mnist", None, False, quiet)
 
 
+def test_a_new_machines_package_list_is_updated_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "calls"
+    client(
+        tmp_path, monkeypatch, "apt-get",
+        f'echo "$1" >> {log}; echo "E: Unable to locate package" >&2; exit 100',
+    )  # fmt: skip
+    package = DebianPackage("dataset-fashion-mnist", "/nonexistent", {"x": "0" * 64})
+    with pytest.raises(DataError, match="apt-get could not download it: E: Unable to locate"):
+        package.fetch(tmp_path)
+    assert log.read_text().split() == ["download", "update", "download"]
+
+
 def test_cifar100_has_no_package(folder: Path) -> None:
     with pytest.raises(DataError, match=r"no package has it; .*--source hf:uoft-cs/cifar100"):
         fetch("cifar100", None, False, quiet)

@@ -216,6 +216,43 @@ def test_the_serial_trainer_is_plain_sgd() -> None:
     torch.testing.assert_close(delta, expected, rtol=1e-6, atol=1e-7)
 
 
+class Unused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(4, 3)
+        self.idle = nn.Parameter(torch.ones(2))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.net(inputs)
+        return scores
+
+
+def test_a_parameter_that_is_not_used_stays() -> None:
+    bench, trainer = serial(blobs(Unused, weight_decay=0.1))
+    delta = trainer.train("blobs", Job(0, 0, bench.model.read())).delta
+    names = [name for name, _ in bench.model.module.named_parameters()]
+    assert names[0] == "idle"
+    assert delta[:2].tolist() == [0.0, 0.0]
+    assert delta[2:].abs().min() > 0
+
+
+def test_regression_outputs_take_the_labels_shape() -> None:
+    x = torch.linspace(-1, 1, 40)[:, None]
+    task = Task(
+        name="line",
+        model=lambda: nn.Linear(1, 1),
+        train=(x, 3 * x[:, 0] + 1),
+        test=(x, 3 * x[:, 0] + 1),
+        partition=[np.arange(40)],
+        metric="rmse",
+        training=Training(local_steps=200, batch_size=20, client_rate=0.3),
+    )
+    plane = learner(task, server_rate=1.0)
+    plane.dispatch(0, "line", 0, 0)
+    plane.aggregate("line", (0,))
+    assert plane.evaluate("line").metric < 1e-3
+
+
 def test_the_initial_model_depends_on_seed_and_task_alone() -> None:
     torch.manual_seed(3)
     first = Workbench.build(blobs(Plain), 7, CPU).model.read()

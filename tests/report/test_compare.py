@@ -56,6 +56,11 @@ def test_a_target_missed_once_gives_no_gain() -> None:
     assert comparison.gain("weak", "a") == pytest.approx(0.75)
 
 
+def test_a_baseline_that_is_there_at_once_gives_no_gain() -> None:
+    runs = {"ours": [result("a", a=1.0)], "theirs": [result("b", a=0.0)]}
+    assert compare(runs, "theirs").gain("ours") is None
+
+
 def test_mean_curve_interpolates_and_holds_the_end() -> None:
     curve = mean_curve(
         [[Point(0, 0, 0.0, 1), Point(10, 1, 1.0, 1)], [Point(0, 0, 0.0, 1), Point(5, 1, 0.8, 1)]],

@@ -6,6 +6,7 @@ import io
 import json
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -42,15 +43,16 @@ def simulate(
     free_on_cancel: bool = True,
     learner: Learner | None = None,
     timers: tuple[tuple[float, Timer], ...] = (),
+    specs: Sequence[TaskSpec] = SPECS,
 ) -> list[dict[str, Any]]:
     pool = pool or ActiveCap(CLIENTS, cap=10)
     stream = Stream.of(seed, "control")
     algorithm: Algorithm
     if kind == "sync-st":
-        algorithm = SyncST(SPECS, pool, stream, first_k=2, free_on_cancel=free_on_cancel)
+        algorithm = SyncST(specs, pool, stream, first_k=2, free_on_cancel=free_on_cancel)
     else:
         algorithm = FedAST(
-            SPECS, pool, stream, dynamic=kind == "fedast-d", free_on_cancel=free_on_cancel
+            specs, pool, stream, dynamic=kind == "fedast-d", free_on_cancel=free_on_cancel
         )
     if until is not None:
         timers = (*timers, (until, Deadline(None, StopReason.TIME)))
@@ -62,8 +64,8 @@ def simulate(
         pool,
         ShiftedExponential(),
         Speeds(CLIENTS, (1.3, 1.0, 0.7), (0.25, 0.5, 0.25), seed),
-        {spec.name: Timing(spec.name, 9, 0.2) for spec in (*SPECS, *later)},
-        Observers((Tally((*SPECS, *later)), EventLog(log))),
+        {spec.name: Timing(spec.name, 9, 0.2) for spec in (*specs, *later)},
+        Observers((Tally((*specs, *later)), EventLog(log))),
         seed=seed,
         loss_rate=loss_rate,
         timers=timers,
@@ -186,12 +188,32 @@ class Erratic:
         return Evaluation(metric=self.asked / 1e6, loss=float(self.asked))
 
 
+def schedule(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [e for e in events if e["event"] != "evaluate"]
+
+
 @pytest.mark.parametrize("kind", ALL)
 def test_evaluation_does_not_touch_the_schedule(kind: str) -> None:
-    def schedule(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [e for e in events if e["event"] != "evaluate"]
-
     assert schedule(simulate(kind)) == schedule(simulate(kind, learner=Erratic()))
+
+
+@pytest.mark.parametrize("kind", ["fedast-d", "fedast-s"])
+@pytest.mark.parametrize("seed", range(4))
+def test_nor_does_evaluating_more_often(kind: str, seed: int) -> None:
+    """With a tight cap, where tasks often have nothing in flight."""
+    logs = []
+    for every in (1, 4):
+        specs = [
+            TaskSpec(n, active_requests=4, buffer_size=2, evaluate_every=every) for n in "abcd"
+        ]
+        logs.append(schedule(simulate(kind, seed, pool=ActiveCap(CLIENTS, 3), specs=specs)))
+    assert [e for e in logs[0] if e["t"] < 60] == [e for e in logs[1] if e["t"] < 60]
+
+
+def test_who_has_not_joined_by_the_end_never_does() -> None:
+    late = TaskSpec("late", active_requests=2)
+    events = simulate("fedast-s", timers=((90.0, Join(late)),))
+    assert max(e["t"] for e in events) == 60.0
 
 
 def test_cancelled_work_frees_its_client_or_keeps_it_busy() -> None:

@@ -194,10 +194,11 @@ class FedAST:
             return [Ignore(request_id, request)]
         lane = self._lanes[request.task]
         staleness = lane.progress.round - request.version
+        counted = self._max_staleness is None or staleness <= self._max_staleness
         commands: list[Command] = [
-            Accept(request.id, request.task, request.client, request.version, staleness)
+            Accept(request.id, request.task, request.client, request.version, staleness, counted)
         ]
-        if self._max_staleness is not None and staleness > self._max_staleness:
+        if not counted:
             commands.append(Drop(request.id, request.task, DropReason.STALE))
         else:
             lane.buffer.append(request.id)
@@ -219,17 +220,26 @@ class FedAST:
                 self._retire([lane], ReallocCause.HANDOVER, commands)
         self._refill(lane, commands)
 
-    def _refill(self, lane: _Lane | None, commands: list[Command]) -> None:
-        """Send K new requests of a task, and one of every task that has nothing in flight."""
+    def _refill(self, lane: _Lane, commands: list[Command]) -> None:
+        """Send K new requests of a task that may have room, then see that no task starves."""
+        self._top_up(lane, commands)
+        self._offer(commands)
+
+    def _top_up(self, lane: _Lane, commands: list[Command]) -> None:
+        """K = max(0, min(2, R - n, sum R - sum n)) requests, as far as the pool gives clients."""
         ledger = self._ledger
-        if lane is not None and lane.progress.open:
+        if lane.progress.open:
             missing = lane.target - ledger.in_flight(lane.progress.spec.name)
             for _ in range(min(2, missing, self._total - ledger.total_in_flight)):
                 self._send(lane, commands, ledger.holders)
+
+    def _offer(self, commands: list[Command]) -> None:
+        """One request for every task that has nothing in flight, while there is room."""
+        ledger = self._ledger
         if ledger.total_in_flight < self._total:
-            for other in self._open:
-                if ledger.in_flight(other.name) == 0 and ledger.total_in_flight < self._total:
-                    self._send(other, commands, ledger.holders)
+            for lane in self._open:
+                if ledger.in_flight(lane.name) == 0 and ledger.total_in_flight < self._total:
+                    self._send(lane, commands, ledger.holders)
 
     def _send(self, lane: _Lane, commands: list[Command], holders: Collection[ClientId]) -> None:
         client = self._pool.draw(self._stream, holders)
@@ -250,7 +260,7 @@ class FedAST:
         """Clients came: every open task may make up for skipped picks, as after an update."""
         commands: list[Command] = []
         for lane in self._open:
-            self._refill(lane, commands)
+            self._top_up(lane, commands)
         return commands
 
     # --- evaluation and the end of a task ---------------------------------------
@@ -263,7 +273,7 @@ class FedAST:
         if reason is not None:
             commands.append(lane.progress.finish(reason))
             self._retire([lane], ReallocCause.HANDOVER, commands)
-        self._refill(None, commands)
+            self._offer(commands)
         return commands
 
     def _stopped(self, event: TasksStopped) -> list[Command]:
@@ -278,7 +288,7 @@ class FedAST:
         removed = event.reason is StopReason.REMOVED
         cause = ReallocCause.REMOVE if removed else ReallocCause.HANDOVER
         self._retire(lanes, cause, commands)
-        self._refill(None, commands)
+        self._offer(commands)
         return commands
 
     def _retire(self, lanes: Sequence[_Lane], cause: ReallocCause, commands: list[Command]) -> None:
@@ -318,7 +328,7 @@ class FedAST:
         self._lanes[spec.name] = lane
         self._open.append(lane)
         commands: list[Command] = [self._reallocated(ReallocCause.ADD), lane.progress.evaluate()]
-        self._refill(None, commands)
+        self._offer(commands)
         return commands
 
     def _realloc_due(self) -> bool:

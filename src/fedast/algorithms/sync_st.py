@@ -75,6 +75,7 @@ class SyncST:
         self._judging: set[TaskName] = set()
         """Tasks whose evaluation the next round waits for."""
         self._rounds = 0
+        self._owed: dict[TaskName, float] = {}
         self._started = False
 
     @property
@@ -154,9 +155,8 @@ class SyncST:
         match self._assignment:
             case "random":
                 self._stream.shuffle(clients)
-                sizes = largest_remainder(len(clients), [task.spec.share for task in tasks])
                 start = 0
-                for group, size in zip(groups, sizes, strict=True):
+                for group, size in zip(groups, self._sizes(len(clients), tasks), strict=True):
                     group.extend(clients[start : start + size])
                     start += size
             case "round-robin":
@@ -170,6 +170,20 @@ class SyncST:
             case _:
                 assert_never(self._assignment)
         return groups
+
+    def _sizes(self, clients: int, tasks: Sequence[Progress]) -> list[int]:
+        """Whole clients by share; what a task misses in one round it has coming in the next."""
+        total = sum(task.spec.share for task in tasks)
+        quotas = [
+            clients * task.spec.share / total + self._owed.get(task.spec.name, 0.0)
+            for task in tasks
+        ]
+        sizes = largest_remainder(clients, [max(0.0, quota) for quota in quotas])
+        self._owed = {
+            task.spec.name: quota - size
+            for task, quota, size in zip(tasks, quotas, sizes, strict=True)
+        }
+        return sizes
 
     def _arrived(self, request_id: RequestId, commands: list[Command]) -> None:
         request = self._ledger.settle(request_id)
@@ -229,7 +243,7 @@ class SyncST:
             self._judging.discard(event.task)
         if reason is not None:
             commands.append(task.finish(reason))
-            self._withdraw(event.task, commands)
+            self._withdraw((event.task,), commands)
 
     def _added(self, spec: TaskSpec, commands: list[Command]) -> None:
         if spec.name in self._tasks:
@@ -246,11 +260,16 @@ class SyncST:
             command = task.stop(event.reason)
             if command is not None:
                 commands.append(command)
-        for name in event.tasks:
-            self._withdraw(name, commands)
+        self._withdraw(event.tasks, commands)
 
-    def _withdraw(self, name: TaskName, commands: list[Command]) -> None:
-        """A task that ends leaves the round and gives up what it holds."""
+    def _withdraw(self, names: Sequence[TaskName], commands: list[Command]) -> None:
+        """Tasks that end give up what they hold, all of them before the round can end."""
+        for name in names:
+            self._give_up(name, commands)
+        for name in names:
+            self._leave_round(name, commands)
+
+    def _give_up(self, name: TaskName, commands: list[Command]) -> None:
         commands.extend(
             Drop(request.id, name, DropReason.CANCELLED, self._free_on_cancel)
             for request in self._ledger.drop_all(name)
@@ -260,7 +279,6 @@ class SyncST:
         )
         self._collected[name].clear()
         self._judging.discard(name)
-        self._leave_round(name, commands)
 
     def _task(self, name: TaskName) -> Progress:
         try:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from fedast.cli.tables import new_table
 from fedast.experiments.load import ConfigError, nearest
@@ -22,6 +29,10 @@ from fedast.learn.paper_tasks import ImageOptions, deal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+_STEPS = 4
+"""Downloading, checking and reading, storing, done."""
 
 
 def known(names: Sequence[str]) -> list[str]:
@@ -38,16 +49,22 @@ def fetch_all(names: Sequence[str], source: str | None, again: bool, quiet: bool
     wanted = known(names)
     if source is not None and len(wanted) > 1:
         raise ConfigError("--source", "is for one data set at a time")
-    console = Console(highlight=False, stderr=True)
+    console = Console(highlight=False, soft_wrap=True)
+    bars = console.is_terminal and not quiet
     failed = []
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
+    columns = (
+        SpinnerColumn(),
+        BarColumn(24),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not bars) as progress:
         for name in wanted:
-            bar = progress.add_task(f"{name}: looking", total=None)
+            bar = progress.add_task(f"{name}: looking", total=_STEPS)
 
-            def say(step: str, name: str = name, bar: object = bar) -> None:
-                progress.update(bar, description=f"{name}: {step}")  # type: ignore[arg-type]
-                if not console.is_terminal and not quiet:
+            def say(step: str, name: str = name, bar: TaskID = bar) -> None:
+                progress.update(bar, description=f"{name}: {step}", advance=1)
+                if not bars and not quiet:
                     click.echo(f"{name}: {step}", err=True)
 
             try:
@@ -58,17 +75,17 @@ def fetch_all(names: Sequence[str], source: str | None, again: bool, quiet: bool
             finally:
                 progress.remove_task(bar)
             state = "fetched and verified" if fetched else "already there, nothing to do"
-            click.echo(f"{name}: {state} ({_size(stored.size)} in {stored.folder})")
+            console.print(f"{name}: {state} ({_size(stored.size)} in {stored.folder})")
             if fetched:
-                _tell_notes(stored)
+                _tell_notes(stored, console)
     if failed:
         raise DataError("; ".join(failed))
 
 
-def _tell_notes(stored: Stored) -> None:
+def _tell_notes(stored: Stored, console: Console) -> None:
     for key, value in stored.notes.items():
         shown = ", ".join(value) if isinstance(value, list) else f"{value:,}"
-        click.echo(f"    {key}: {shown}")
+        console.print(f"    {key}: {shown}")
 
 
 def show_list(as_json: bool) -> None:
@@ -147,6 +164,6 @@ def _text(stored: Stored, title: str) -> Figure:
     click.echo(
         f"shakespeare: {len(names)} roles, {len(codes):,} characters, {sizes.sum():,} windows"
     )
-    _tell_notes(stored)
+    _tell_notes(stored, Console(highlight=False, soft_wrap=True))
     text = f"{names[role]}\n\n" + textwrap.fill(excerpt, 52)
     return report.text_figure(title, sizes, names, text)

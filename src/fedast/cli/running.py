@@ -26,7 +26,7 @@ from fedast.experiments.load import ConfigError, load, nearest
 from fedast.experiments.resolve import resolve
 from fedast.learn.presets import PRESETS
 from fedast.records import toml
-from fedast.records.run import RunResult, claim_folder, write_atomically
+from fedast.records.run import RunResult, check_unheld, claim_folder, write_atomically
 from fedast.report.compare import Comparison, compare
 
 DEMO_ALGORITHMS = ("fedast-d", "fedast-s", "fedast-nobuffer", "sync-st")
@@ -74,6 +74,13 @@ def load_resolved(
         raise error.within(path) from None
 
 
+def _check_out(out: str | None, events: bool) -> None:
+    if out == "":
+        raise ConfigError("--out", "is empty; name a folder")
+    if events and out is None:
+        raise ConfigError("", "--events needs --out, the folder to write events.jsonl to")
+
+
 def prepare_data(configs: Sequence[RunConfig], offline: bool) -> None:
     """Fetch what the tasks need and is not there yet, once, before anything runs."""
     from fedast.learn.data.datasets import load
@@ -119,8 +126,7 @@ def run_one(
     from fedast.experiments.run import execute
 
     config = load_resolved(path, settings, algorithm=algorithm, seed=seed, device=device)
-    if events and out is None:
-        raise ConfigError("", "--events needs --out, the folder to write events.jsonl to")
+    _check_out(out, events)
     prepare_data([config], offline)
     console = Console(highlight=False)
     title = f"{config.algorithm.name} · {config.simulation.clients} clients · seed {config.seed}"
@@ -205,8 +211,7 @@ def run_comparison(
         baseline = list(configs)[-1]
     elif baseline not in configs:
         raise ConfigError("--baseline", f"no label {baseline!r}{nearest(baseline, configs)}")
-    if events and out is None:
-        raise ConfigError("", "--events needs --out, the folder to write events.jsonl to")
+    _check_out(out, events)
     folder = None if out is None else Path(out)
     runs = [
         BatchRun(label, config.model_copy(update={"seed": seed}), _run_folder(folder, label, seed))
@@ -216,9 +221,11 @@ def run_comparison(
     for config in configs.values():
         check_inputs(config)  # before any folder is made
     prepare_data(list(configs.values()), offline)
-    for run in runs:
-        if run.out is not None:
-            claim_folder(run.out, overwrite=overwrite)
+    folders = [run.out for run in runs if run.out is not None]
+    for place in folders if not overwrite else ():
+        check_unheld(place)
+    for place in folders:
+        claim_folder(place, overwrite=overwrite)
     console = Console(highlight=False)
     jobs = jobs or default_jobs()
     show = not (quiet or as_json)

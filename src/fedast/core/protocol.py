@@ -195,13 +195,17 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The update of a request was in time: keep it until it is aggregated or dropped."""
+    """The update of a request was in time: keep it until it is aggregated or dropped.
+
+    One that is not ``counted`` is dropped at once, because it is too stale.
+    """
 
     request: RequestId
     task: TaskName
     client: ClientId
     version: Version
     staleness: int
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)

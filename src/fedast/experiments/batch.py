@@ -5,9 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.synchronize import Event as SharedEvent
 from pathlib import Path
@@ -63,10 +65,11 @@ def run_batch(
     with ProcessPoolExecutor(
         workers, context, initializer=_enter_worker, initargs=(halt, pulses)
     ) as pool:
-        futures = {
-            pool.submit(_work, number, run.config, run.out, events, overwrite): number
-            for number, run in enumerate(runs)
-        }
+        with _no_interrupt():
+            futures = {
+                pool.submit(_work, number, run.config, run.out, events, overwrite): number
+                for number, run in enumerate(runs)
+            }
         try:
             while len(results) < len(runs):
                 if stop():
@@ -83,6 +86,19 @@ def run_batch(
         while not pulses.empty():
             progress(pulses.get())
     return [results[number] for number in range(len(runs))]
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Processes started in here ignore Ctrl-C from their first instruction on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 _halt: SharedEvent

@@ -25,7 +25,7 @@ class _Async(Section):
 
     requests: int | None = Field(None, ge=1)
     """Active requests of all tasks together (sum of R); default 1.28 per client of the cap."""
-    ratio: float = Field(32.0, gt=0)
+    ratio: float = Field(32.0, ge=1, le=1e6)
     """Active requests per buffer place (R/b) of tasks that do not set their own buffer."""
     max_staleness: int | None = Field(None, ge=0)
     """Updates staler than this many rounds are dropped and sent again; default: none is."""
@@ -37,7 +37,7 @@ class FedASTDynamic(_Async):
     """FedAST(D): asynchronous and buffered, requests move between tasks by their variance."""
 
     name: Literal["fedast-d"] = "fedast-d"
-    server_rate: float = Field(0.1, gt=0)
+    server_rate: float = Field(0.1, gt=0, le=1e6)
     """Server learning rate eta_s of tasks that do not set their own."""
     evaluate_every: int = Field(4, ge=1)
     """Rounds between evaluations of tasks that do not set their own."""
@@ -53,7 +53,7 @@ class FedASTStatic(_Async):
     """FedAST(S): asynchronous and buffered, with a fixed allocation."""
 
     name: Literal["fedast-s"] = "fedast-s"
-    server_rate: float = Field(0.1, gt=0)
+    server_rate: float = Field(0.1, gt=0, le=1e6)
     """Server learning rate eta_s of tasks that do not set their own."""
     evaluate_every: int = Field(4, ge=1)
     """Rounds between evaluations of tasks that do not set their own."""
@@ -63,7 +63,7 @@ class FedASTNoBuffer(_Async):
     """FedAST-NoBuffer: every single update steps the model."""
 
     name: Literal["fedast-nobuffer"] = "fedast-nobuffer"
-    server_rate: float = Field(0.038, gt=0)
+    server_rate: float = Field(0.038, gt=0, le=1e6)
     """Server learning rate eta_s of tasks that do not set their own."""
     evaluate_every: int = Field(4, ge=1)
     """Evaluations as often as with a buffer of R/ratio and this many rounds between."""
@@ -75,7 +75,7 @@ class SyncST(Section):
     synchronous: ClassVar[bool] = True
 
     name: Literal["sync-st"] = "sync-st"
-    server_rate: float = Field(1.0, gt=0)
+    server_rate: float = Field(1.0, gt=0, le=1e6)
     """Server learning rate eta_s of tasks that do not set their own."""
     evaluate_every: int = Field(1, ge=1)
     """Rounds between evaluations of tasks that do not set their own."""
@@ -128,7 +128,7 @@ class Lognormal(Section):
 
     model: Literal["lognormal"] = "lognormal"
     median: float = Field(1.0, gt=0)
-    sigma: float = Field(0.5, ge=0)
+    sigma: float = Field(0.5, ge=0, le=10)
 
 
 class Measured(Section):
@@ -192,7 +192,9 @@ class SpeedGroups(Section):
     """Groups of clients by speed factor; a larger factor is a slower client."""
 
     factors: tuple[Annotated[float, Field(gt=0)], ...] = Field((1.3, 1.0, 0.7), min_length=1)
-    shares: tuple[Annotated[float, Field(ge=0)], ...] = Field((0.25, 0.5, 0.25), min_length=1)
+    shares: tuple[Annotated[float, Field(ge=0, le=1e9)], ...] = Field(
+        (0.25, 0.5, 0.25), min_length=1
+    )
 
 
 class Simulation(Section):
@@ -216,9 +218,9 @@ class TrainingOverrides(Section):
 
     local_steps: int | None = Field(None, ge=1)
     batch_size: int | None = Field(None, ge=1)
-    client_rate: float | None = Field(None, gt=0)
-    server_rate: float | None = Field(None, gt=0)
-    weight_decay: float | None = Field(None, ge=0)
+    client_rate: float | None = Field(None, gt=0, le=1e6)
+    server_rate: float | None = Field(None, gt=0, le=1e6)
+    weight_decay: float | None = Field(None, ge=0, le=1e6)
     sampling: Literal["epochs", "independent"] | None = None
 
 
@@ -239,7 +241,7 @@ class TaskConfig(TrainingOverrides):
     """Active requests R (asynchronous algorithms)."""
     buffer: int | None = Field(None, ge=1)
     """Buffer size b (asynchronous algorithms)."""
-    share: float = Field(1.0, gt=0)
+    share: float = Field(1.0, gt=0, le=1e9)
     """Share of the clients (synchronous algorithms)."""
     level: Literal["low", "main", "high"] = "main"
     """Which of the task's targets holds, if ``target`` is not given."""
@@ -256,7 +258,7 @@ class Compute(Section):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     trainer: Literal["serial"] = "serial"
-    threads: int = Field(1, ge=1)
+    threads: int = Field(1, ge=1, le=256)
     """CPU threads of one run."""
 
 

@@ -69,9 +69,21 @@ def load(
 def parse(table: Mapping[str, Any]) -> RunConfig:
     """Check a table; the first thing that is wrong with it becomes a ``ConfigError``."""
     try:
-        return RunConfig.model_validate(_lists_as_tuples(table))
+        config = RunConfig.model_validate(_lists_as_tuples(table))
     except ValidationError as error:
         raise _translate(error, table) from None
+    for name, options in config.algorithms.items():
+        if name not in ALGORITHMS:
+            raise ConfigError(f"algorithms.{name}", f"unknown algorithm{nearest(name, ALGORITHMS)}")
+        try:
+            RunConfig.model_validate(
+                {"algorithm": {**options, "name": name}, "tasks": ({"use": "-"},)}
+            )
+        except ValidationError as error:
+            found = _translate(error, {"algorithm": options})
+            key = found.key.replace("algorithm", f"algorithms.{name}", 1)
+            raise ConfigError(key, found.problem) from None
+    return config
 
 
 def switch_algorithm(table: dict[str, Any], name: str) -> None:
@@ -81,6 +93,8 @@ def switch_algorithm(table: dict[str, Any], name: str) -> None:
         return
     others = table.get("algorithms", {})
     own = others.get(name, {}) if isinstance(others, dict) else {}
+    if not isinstance(own, dict):
+        raise ConfigError(f"algorithms.{name}", f"must be a table of options, got {own!r}")
     table["algorithm"] = {**own, "name": name}
 
 
@@ -110,7 +124,7 @@ def apply_setting(table: dict[str, Any], setting: str) -> None:
 def _entry(entries: list[Any], name: str, key: str) -> Any:
     if name.isdecimal() and int(name) < len(entries):
         return entries[int(name)]
-    names = [e.get("name", e.get("use")) for e in entries if isinstance(e, dict)]
+    names = [str(e.get("name", e.get("use", e.get("task", "")))) for e in entries]
     if name in names:
         return entries[names.index(name)]
     raise ConfigError(key, f"there is no task {name!r}{nearest(name, filter(None, names))}")

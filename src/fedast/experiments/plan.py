@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Protocol, assert_never
 
@@ -20,6 +21,9 @@ from fedast.experiments.config import (
 from fedast.experiments.load import ConfigError
 from fedast.learn.metrics import METRICS
 from fedast.learn.task import Allocation, Goal, Training
+from fedast.report.compare import ALL_TASKS
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,59}")
 
 
 class Outline(Protocol):
@@ -91,12 +95,21 @@ def _check(tasks: Sequence[Outline], simulation: Simulation) -> None:
         )
     for task in tasks:
         key, goal = f"tasks.{task.name}", task.goal
+        if not _NAME.fullmatch(task.name) or task.name == ALL_TASKS:
+            raise ConfigError(
+                f"{key}.name", "use letters, digits, spaces and . _ - (at most 60), not 'all tasks'"
+            )
         if goal.target is not None and task.metric == "accuracy" and not 0 < goal.target <= 1:
             raise ConfigError(
                 f"{key}.target", f"an accuracy is a fraction between 0 and 1, got {goal.target}"
             )
         if goal.leave_time is not None and goal.leave_time <= goal.join_time:
             raise ConfigError(f"{key}.leave_time", "must be later than join_time")
+        limits = [limit for limit in (goal.max_time, simulation.max_time) if limit is not None]
+        if limits and goal.join_time >= min(limits):
+            raise ConfigError(
+                f"{key}.join_time", f"must be earlier than its time limit, {min(limits)}"
+            )
     if all(task.goal.join_time > 0 for task in tasks):
         raise ConfigError("tasks", "at least one task must be there from the start (join_time 0)")
 

@@ -6,14 +6,14 @@ run's folder keeps as ``config.toml``. Resolving twice changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+import math
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from fedast.experiments.config import (
-    ALGORITHMS,
     ActiveCap,
     FedASTDynamic,
     FedASTNoBuffer,
@@ -48,9 +48,6 @@ class TaskOutline:
 
 def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
     """Fill in everything; relative file names are looked up in ``folder``."""
-    for name in config.algorithms:
-        if name not in ALGORITHMS:
-            raise ConfigError(f"algorithms.{name}", f"unknown algorithm{nearest(name, ALGORITHMS)}")
     simulation = _simulation(config.simulation, folder)
     if any(task.use not in PRESETS for task in config.tasks):
         places = [str((folder / place).resolve()) for place in config.path or (".",)]
@@ -152,16 +149,22 @@ def options_of(task: TaskConfig, preset: Preset, name: str) -> Any:
     """The preset's options with what the file gives; an instance of its dataclass."""
     kind, place = preset.options, f"tasks.{name}.options"
     assert kind is not None
-    known = [field.name for field in fields(kind)]
-    for given in task.options:
-        if given not in known:
-            raise ConfigError(f"{place}.{given}", f"unknown key{nearest(given, known)}")
+    types = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for key, given in task.options.items():
+        if key not in types:
+            raise ConfigError(f"{place}.{key}", f"unknown key{nearest(key, types)}")
+        try:
+            values[key] = TypeAdapter(types[key]).validate_python(given, strict=True)
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"]
+            raise ConfigError(f"{place}.{key}", f"{problem}, got {given!r}") from None
+        if isinstance(given, float) and not math.isfinite(given):
+            raise ConfigError(f"{place}.{key}", f"must be a finite number, got {given}")
     try:
-        return TypeAdapter(kind).validate_python(dict(task.options), strict=False)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join([place, *map(str, first["loc"])])
-        raise ConfigError(key, f"{first['msg']}, got {first['input']!r}") from None
+        return kind(**values)
+    except ValueError as error:
+        raise ConfigError(place, str(error)) from None
 
 
 def _options(task: TaskConfig, preset: Preset, name: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from fedast.experiments.plan import plan
 from fedast.learn.learner import TorchLearner
 from fedast.learn.task import Task
 from fedast.records.events import EventLog
-from fedast.records.run import RunResult, claim_folder, write_result
+from fedast.records.run import RESULT, RunResult, UnusableFolder, write_result
 from fedast.records.tally import Point, Tally
 from fedast.sim.delays import Timing
 from fedast.sim.simulator import Simulator
@@ -45,9 +45,12 @@ class Outcome:
     """Whether it ended because no client would ever be available again."""
 
     def save(self, folder: Path | str) -> None:
-        """Write ``result.json`` and ``curves.csv`` to a folder that holds no other run."""
-        claim_folder(Path(folder))
-        write_result(Path(folder), self.result)
+        """Write ``result.json`` and ``curves.csv`` to a folder that holds no other result."""
+        folder = Path(folder)
+        if (folder / RESULT).exists():
+            raise UnusableFolder(f"{folder}: holds another run ({RESULT})")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_result(folder, self.result)
 
     @property
     def curves(self) -> Mapping[TaskName, tuple[Point, ...]]:

@@ -25,7 +25,6 @@ class FlatModel:
         floating = [b for b in module.buffers() if b.is_floating_point()]
         self._pieces: list[torch.Tensor] = [*self.parameters, *frozen, *floating]
         self.parameter_count = sum(p.numel() for p in self.parameters)
-        self.size = sum(piece.numel() for piece in self._pieces)
 
     def read(self) -> torch.Tensor:
         """A fresh vector with the module's present state."""

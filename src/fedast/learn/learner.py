@@ -72,9 +72,6 @@ class TorchLearner:
         model.write(self.parameters(task))
         return model.module.eval()
 
-    def parameter_count(self, task: TaskName) -> int:
-        return self._benches[task].model.parameter_count
-
     def versions_kept(self, task: TaskName) -> int:
         return len(self._stores[task])
 

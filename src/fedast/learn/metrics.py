@@ -21,7 +21,7 @@ class Metric:
 
     name: str
     higher_is_better: bool
-    default_loss: str
+    default_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     per_batch: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None
     finish: Callable[[float], float]
 
@@ -38,11 +38,22 @@ def _exp(mean: float) -> float:
     return math.exp(mean) if mean < 700.0 else math.inf
 
 
+def cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    from torch.nn import functional
+
+    return functional.cross_entropy(outputs, labels)
+
+
+def mean_square(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Of outputs in the labels' shape: (n, 1) against (n,) must not spread to (n, n)."""
+    return ((outputs.reshape(labels.shape) - labels) ** 2).mean()
+
+
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", True, "cross_entropy", _correct, float),
-        Metric("rmse", False, "mse_loss", _squares, math.sqrt),
-        Metric("perplexity", False, "cross_entropy", None, _exp),
+        Metric("accuracy", True, cross_entropy, _correct, float),
+        Metric("rmse", False, mean_square, _squares, math.sqrt),
+        Metric("perplexity", False, cross_entropy, None, _exp),
     )
 }

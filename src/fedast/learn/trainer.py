@@ -18,7 +18,7 @@ from fedast.core.protocol import ClientId, RequestId, TaskName
 from fedast.core.streams import Stream
 from fedast.learn.batches import draw_batches
 from fedast.learn.flat import FlatModel
-from fedast.learn.metrics import METRICS
+from fedast.learn.metrics import METRICS, cross_entropy
 from fedast.learn.points import Arrays, Points
 from fedast.learn.task import BadTask, Task
 
@@ -74,13 +74,12 @@ class Workbench:
         for points in (task.train, task.test):
             if id(points) not in moved:
                 moved[id(points)] = points.to(device)
-        default: Loss = getattr(torch.nn.functional, METRICS[task.metric].default_loss)
         bench = cls(
             task=task,
             model=FlatModel(module, device),
             train=moved[id(task.train)],
             test=moved[id(task.test)],
-            loss=task.loss or default,
+            loss=task.loss or METRICS[task.metric].default_loss,
         )
         bench.try_out()
         return bench
@@ -98,7 +97,10 @@ class Workbench:
             self.loss(outputs, labels)
         except Exception as error:  # whatever the user's own code raises
             raise BadTask(f"{name}: model, loss and data do not fit: {error}") from error
-        if METRICS[self.task.metric].default_loss != "cross_entropy" or self.task.loss is not None:
+        if (
+            METRICS[self.task.metric].default_loss is not cross_entropy
+            or self.task.loss is not None
+        ):
             return
         for part, points in (("train", self.train), ("test", self.test)):
             if isinstance(points, Arrays) and not points.labels.is_floating_point():
@@ -138,11 +140,12 @@ class SerialTrainer:
                 if bench.task.augment is not None:
                     inputs = bench.task.augment(inputs)
                 loss = bench.loss(model.module(inputs), labels)
-                gradients = torch.autograd.grad(loss, model.parameters)
+                gradients = torch.autograd.grad(loss, model.parameters, allow_unused=True)
                 with torch.no_grad():
                     for parameter, gradient in zip(model.parameters, gradients, strict=True):
-                        gradient = gradient.add(parameter, alpha=how.weight_decay)
-                        parameter.sub_(gradient, alpha=how.client_rate)
+                        if gradient is not None:  # None: the loss does not depend on it
+                            gradient = gradient.add(parameter, alpha=how.weight_decay)
+                            parameter.sub_(gradient, alpha=how.client_rate)
                 total += loss.detach()
         delta = (job.base - model.read()) / (how.local_steps * how.client_rate)
         return Update(delta, total / how.local_steps)

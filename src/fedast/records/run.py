@@ -17,6 +17,8 @@ from fedast.records.tally import Point, Tally
 
 SCHEMA = 1
 CONFIG, RESULT, CURVES, EVENTS = "config.toml", "result.json", "curves.csv", "events.jsonl"
+INPUTS = ("delay.csv", "availability.csv")
+"""Copies of the files that a configuration names."""
 
 
 class UnusableFolder(Exception):
@@ -108,17 +110,23 @@ class RunResult:
         }
 
 
+def check_unheld(folder: Path) -> None:
+    """Refuse a folder that holds another run."""
+    held = [name for name in (CONFIG, RESULT, CURVES, EVENTS, *INPUTS) if (folder / name).exists()]
+    if held:
+        raise UnusableFolder(
+            f"{folder}: holds another run ({held[0]}); choose another folder or --overwrite"
+        )
+
+
 def claim_folder(folder: Path, *, overwrite: bool = False) -> None:
     """Make sure that a run can be written to ``folder``: it is writable and holds no other."""
+    if not overwrite:
+        check_unheld(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held = [name for name in (CONFIG, RESULT, CURVES, EVENTS) if (folder / name).exists()]
-        if held and not overwrite:
-            raise UnusableFolder(
-                f"{folder}: holds another run ({held[0]}); choose another folder or --overwrite"
-            )
-        for name in held:
-            (folder / name).unlink()
+        for name in (CONFIG, RESULT, CURVES, EVENTS):
+            (folder / name).unlink(missing_ok=True)
         probe = folder / ".fedast-probe"
         probe.touch()
         probe.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
@@ -58,7 +59,7 @@ class Tally:
     def commanded(self, now: float, command: Command) -> None:
         self.now = now
         match command:
-            case Accept():
+            case Accept() if command.counted:
                 task = self.tasks[command.task]
                 self.updates += 1
                 task.updates += 1
@@ -79,5 +80,6 @@ class Tally:
     def evaluated(self, now: float, event: Evaluated) -> None:
         task = self.tasks[event.task]
         task.curve.append(Point(now, event.round, event.metric, event.loss))
-        if task.time_to_target is None and task.spec.reached(event.metric):
+        sound = math.isfinite(event.metric) and math.isfinite(event.loss)
+        if sound and task.time_to_target is None and task.spec.reached(event.metric):
             task.time_to_target = now

@@ -46,11 +46,11 @@ class Comparison:
     """By label and task; ``ALL_TASKS`` is the time at which the last task got there."""
 
     def gain(self, label: str, task: str = ALL_TASKS) -> float | None:
-        """(T_baseline - T) / T_baseline; None where one of them was not always reached."""
+        """(T_baseline - T) / T_baseline; None where one was not always reached, or at once."""
         ours, theirs = self.times[label][task], self.times[self.baseline][task]
         if label == self.baseline or ours.mean is None or theirs.mean is None:
             return None
-        if ours.reached < ours.runs or theirs.reached < theirs.runs:
+        if ours.reached < ours.runs or theirs.reached < theirs.runs or theirs.mean == 0.0:
             return None
         return (theirs.mean - ours.mean) / theirs.mean
 

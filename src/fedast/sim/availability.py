@@ -80,7 +80,7 @@ class Bernoulli:
 
     A uniform pick among clients that are available independently of who they
     are is a uniform pick, so asynchronous algorithms see no difference from
-    ``always``. A round is never left without any client.
+    ``always``. If none is available for a round, one at random is taken.
     """
 
     def __init__(self, clients: int, p: float) -> None:
@@ -91,10 +91,8 @@ class Bernoulli:
         return stream.below(self._clients)
 
     def available(self, stream: Stream) -> Sequence[ClientId]:
-        while True:
-            present = [i for i in range(self._clients) if stream.uniform() < self._p]
-            if present:
-                return present
+        present = [i for i in range(self._clients) if stream.uniform() < self._p]
+        return present or [stream.below(self._clients)]
 
     def next_change(self) -> float | None:
         return None

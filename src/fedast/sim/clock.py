@@ -29,6 +29,3 @@ class Clock(Generic[T]):
             return None
         self.now, _, item = heappop(self._heap)
         return item
-
-    def __len__(self) -> int:
-        return len(self._heap)

@@ -188,13 +188,14 @@ class Simulator:
 
     def _stop_tasks(self, deadline: Deadline) -> None:
         names = self._algorithm.unfinished
-        if deadline.tasks is not None:
+        if deadline.tasks is None:
+            self._joining = 0  # who has not joined by now never will
+        else:
             names = tuple(name for name in names if name in deadline.tasks)
         if names:
             self._deliver(TasksStopped(names, deadline.reason))
 
     def _give_up(self) -> None:
-        self._joining = 0
         self._stop_tasks(Deadline(None, StopReason.INTERRUPTED))
 
     def _schedule_pool_change(self) -> None:
@@ -219,7 +220,8 @@ class Simulator:
     def _execute(self, command: Command) -> Event | None:
         match command:
             case Accept():
-                self._learner.accept(command.request, command.task)
+                if command.counted:
+                    self._learner.accept(command.request, command.task)
             case Dispatch():
                 self._send(command)
             case Aggregate():

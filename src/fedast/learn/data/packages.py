@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -147,8 +148,16 @@ class DebianPackage:
         return {file: (place / file).read_bytes() for file in self.digests}
 
     def _download(self, folder: Path) -> Path:
-        needs = "it (Debian and Ubuntu have it), with `apt-get update` run once"
-        run_client(("apt-get", "download", "--quiet", self.name), folder, needs)
+        needs = "it (Debian and Ubuntu have it)"
+        command = ("apt-get", "download", "--quiet", self.name)
+        try:
+            run_client(command, folder, needs)
+        except DataError:
+            # A new machine has no list of packages yet. Updating it needs root; if that fails,
+            # the second try says what is wrong.
+            with suppress(DataError):
+                run_client(("apt-get", "update", "--quiet"), folder, needs)
+            run_client(command, folder, needs)
         archive = single(folder, "*.deb", "apt-get")
         unpacked = folder / "files"
         unpacked.mkdir()
