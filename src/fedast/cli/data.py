@@ -127,7 +127,12 @@ def show_one(name: str, options: ImageOptions, clients: int, seed: int, out: str
     from fedast.report import datasets as report
     from fedast.report.figures import save
 
+    if name == "all":
+        raise ConfigError("", "name one data set to show")
     (name,) = known([name])
+    kind = Path(out or "x.png").suffix.lstrip(".")
+    if kind not in ("png", "svg", "pdf"):
+        raise ConfigError("--out", f"ends in {kind!r}; use .png, .svg or .pdf")
     stored = load(name, lambda step: click.echo(step, err=True))
     title = f"{DATASETS[name].title} ({stored.source})"
     if name == "shakespeare":
@@ -148,7 +153,7 @@ def show_one(name: str, options: ImageOptions, clients: int, seed: int, out: str
         )
     path = Path(out or f"{name}.png")
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = save(figure, path.parent, path.stem, kinds=(path.suffix.lstrip(".") or "png",))
+    written = save(figure, path.parent, path.stem, kinds=(kind,))
     click.echo(f"Figure: {written[0]}")
 
 

@@ -184,7 +184,11 @@ def data_show(name: str, clients: int, seed: int, out: str | None, **options: An
     from fedast.cli.data import show_one
     from fedast.learn.paper_tasks import ImageOptions
 
-    show_one(name, ImageOptions(**options), clients, seed, out)
+    try:
+        how = ImageOptions(**options)
+    except ValueError as error:
+        fail(str(error))
+    show_one(name, how, clients, seed, out)
 
 
 def main() -> None:

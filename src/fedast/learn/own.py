@@ -81,7 +81,12 @@ def _build(use: str, options: tuple[tuple[str, Any], ...], clients: int, seed: i
         raise BadTask(
             f"{use}: cannot be called with (clients, seed) and its options: {error}"
         ) from None
-    task = function(clients, seed, **dict(options))
+    try:
+        task = function(clients, seed, **dict(options))
+    except BadTask:
+        raise
+    except Exception as error:  # whatever the user's own code raises
+        raise BadTask(f"{use}: {_said(error)}") from error
     if not isinstance(task, Task):
         raise BadTask(f"{use}: returned {type(task).__name__}, not a fedast.Task")
     if len(task.partition) != clients:
@@ -95,9 +100,16 @@ def find_function(use: str) -> Callable[..., Any]:
     module_name, _, name = where.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise BadTask(f"{use}: module {module_name!r} cannot be imported: {error}") from error
+    except Exception as error:  # missing, misspelled, or raising as it is imported
+        problem = f"module {module_name!r} cannot be imported: {_said(error)}"
+        raise BadTask(f"{use}: {problem}") from error
     function = getattr(module, name, None)
     if not callable(function):
         raise BadTask(f"{use}: module {module_name!r} has no function {name!r}")
     return function  # type: ignore[no-any-return]
+
+
+def _said(error: Exception) -> str:
+    """An error in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -6,6 +6,7 @@ main text, "appendix" its section on the experimental set-up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from fedast.core.streams import Stream
 from fedast.learn.preset import Preset, Problem
-from fedast.learn.task import Indices, Training
+from fedast.learn.task import BadTask, Indices, Training
 
 if TYPE_CHECKING:
     import torch
@@ -38,10 +39,11 @@ class ImageOptions:
     """How unequal the sizes are with power-law."""
 
     def __post_init__(self) -> None:
-        if self.alpha <= 0 or self.points < 1 or self.classes_per_client < 1 or self.exponent < 0:
+        sound = 0 < self.alpha < math.inf and 0 <= self.exponent < math.inf
+        if not sound or self.points < 1 or self.classes_per_client < 1:
             raise ValueError(
-                "alpha must be positive, points and classes_per_client at least 1, exponent not "
-                "negative"
+                "alpha must be positive and finite, points and classes_per_client at least 1, "
+                "exponent not negative"
             )
 
 
@@ -54,7 +56,7 @@ class CoarseImageOptions(ImageOptions):
 @dataclass(frozen=True)
 class ShakespeareOptions:
     test_windows: int = 20_000
-    """Test windows, of 770,022, that decisions are made on."""
+    """Test windows, of 769,293, that decisions are made on."""
     final_test: bool = True
     """Whether the last model is tested on all test windows (minutes on a CPU)."""
 
@@ -126,11 +128,15 @@ def _image_problem(
 ) -> Problem:
     train, test = _images(dataset, mean, deviation)
     rng = np.random.default_rng(Stream.of(seed, "partition", name).bits())
+    try:
+        parts = deal(options, train.labels.numpy(), clients, rng)
+    except ValueError as error:
+        raise BadTask(f"task {name!r}: {error}") from None
     return Problem(
         model=model(),
         train=train,
         test=test,
-        partition=deal(options, train.labels.numpy(), clients, rng),
+        partition=parts,
         augment=crop_and_flip if augmented else None,
     )
 

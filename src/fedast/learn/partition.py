@@ -23,6 +23,8 @@ def dirichlet(
     ``points * p``. Points of a class are dealt without replacement from a
     shuffled deck, which is shuffled anew when it is used up.
     """
+    if not (alpha > 0 and np.isfinite(alpha)):
+        raise ValueError(f"alpha must be positive and finite, got {alpha}")
     classes = len(np.unique(labels))
     proportions = rng.dirichlet(np.full(classes, alpha), size=clients)
     # With a tiny alpha the draw can underflow to nothing at all: one class at random then.
@@ -57,7 +59,7 @@ def power_law(
     Who is large is random; every client has at least one point, and labels are
     as in the whole.
     """
-    shares = np.arange(1, clients + 1) ** -exponent
+    shares = np.arange(1, clients + 1) ** -float(exponent)
     sizes = np.maximum(1, np.floor(clients * points * shares / shares.sum())).astype(np.int64)
     rng.shuffle(sizes)
     dealt = _deck(np.arange(len(labels)), int(sizes.sum()), rng)

@@ -91,13 +91,13 @@ def as_points(data: Any) -> Points:
     if pair and all(isinstance(part, torch.Tensor | np.ndarray) for part in data):
         inputs, labels = (_tensor(part) for part in data)
     elif isinstance(data, MapStyle):
-        items: Sequence[tuple[Any, Any]] = [data[i] for i in range(len(data))]
-        if not items:
+        if len(data) == 0:
             raise ValueError("is empty")
         try:
+            items: Sequence[tuple[Any, Any]] = [data[i] for i in range(len(data))]
             inputs = torch.stack([_tensor(item[0]) for item in items])
             labels = torch.stack([_tensor(item[1]) for item in items])
-        except (RuntimeError, TypeError, IndexError) as error:
+        except (RuntimeError, TypeError, ValueError, LookupError) as error:
             raise ValueError(
                 f"its items are not (input, label) pairs of one shape: {error}"
             ) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,12 @@ class Training:
     server_rate: float | None = None
     weight_decay: float = 0.0
     sampling: Sampling = "epochs"
+
+    def __post_init__(self) -> None:
+        if self.local_steps < 1 or self.batch_size < 1:
+            raise BadTask("local_steps and batch_size must be at least 1")
+        if not self.client_rate > 0 or not self.weight_decay >= 0:
+            raise BadTask("client_rate must be positive, weight_decay not negative")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +112,8 @@ class Task:
     def __post_init__(self) -> None:
         from fedast.learn.points import as_points
 
+        if not isinstance(self.name, str):
+            raise BadTask(f"a task's name must be text, got {self.name!r}")
         if self.metric not in METRICS:
             self._refuse(f"unknown metric {self.metric!r}; there are {', '.join(METRICS)}")
         for part in ("train", "test", "final_test"):
@@ -116,12 +124,19 @@ class Task:
                 object.__setattr__(self, part, as_points(data))
             except ValueError as error:
                 self._refuse(f"{part} {error}")
+        try:
+            parts = [np.asarray(part) for part in self.partition]
+        except (TypeError, ValueError) as error:
+            self._refuse(f"its partition is not one list of indices per client: {error}")
         points = len(self.train)
-        for client, indices in enumerate(self.partition):
+        for client, indices in enumerate(parts):
+            if indices.ndim != 1 or (len(indices) and indices.dtype.kind not in "iu"):
+                self._refuse(f"client {client} has no list of whole numbers as its indices")
             if len(indices) == 0:
                 self._refuse(f"client {client} has no training points")
             if indices.min() < 0 or indices.max() >= points:
                 self._refuse(f"client {client} has an index outside the {points} training points")
+        object.__setattr__(self, "partition", parts)
 
-    def _refuse(self, problem: str) -> None:
+    def _refuse(self, problem: str) -> NoReturn:
         raise BadTask(f"task {self.name!r}: {problem}")

@@ -6,7 +6,7 @@ with any ``nn.Module``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, final
@@ -69,7 +69,15 @@ class Workbench:
         ``moved`` remembers what is on the device already, for tasks that share data.
         """
         with _seeded(Stream.of(seed, "init", task.name), torch.device("cpu")):
-            module = task.model()
+            try:
+                module = task.model()
+            except Exception as error:  # whatever the user's own code raises
+                raise BadTask(f"task {task.name!r}: its model cannot be built: {error}") from error
+        if not isinstance(module, torch.nn.Module):
+            raise BadTask(
+                f"task {task.name!r}: model must build a torch.nn.Module, "
+                f"it gave {type(module).__name__}"
+            )
         moved = {} if moved is None else moved
         for points in (task.train, task.test):
             if id(points) not in moved:
@@ -84,33 +92,54 @@ class Workbench:
         bench.try_out()
         return bench
 
-    @torch.no_grad()
     def try_out(self) -> None:
-        """Find out before the run, not in it, whether model, data and loss fit together."""
+        """Find out before the run, not in it, whether model, data and loss fit together.
+
+        Two points of every part go through the model, the loss and, for
+        training, its gradient; nothing of the model changes.
+        """
         name = f"task {self.task.name!r}"
         if not self.model.parameters:
             raise BadTask(f"{name}: its model has no parameters to train")
         device = self.model.parameters[0].device
-        inputs, labels = self.test.batch(torch.arange(min(2, len(self.test)), device=device))
-        try:
-            outputs = self.model.module.eval()(inputs)
-            self.loss(outputs, labels)
-        except Exception as error:  # whatever the user's own code raises
-            raise BadTask(f"{name}: model, loss and data do not fit: {error}") from error
-        if (
-            METRICS[self.task.metric].default_loss is not cross_entropy
-            or self.task.loss is not None
-        ):
+        parts = {"train": self.train, "test": self.test}
+        if self.task.final_test is not None:
+            parts["final_test"] = self.task.final_test.to(device)
+        self.model.module.eval()
+        for part, points in parts.items():
+            try:
+                inputs, labels = points.batch(torch.arange(min(2, len(points)), device=device))
+                if part == "train" and self.task.augment is not None:
+                    with _seeded(Stream(0), device):
+                        inputs = self.task.augment(inputs)
+                outputs = self.model.module(inputs)
+                loss = self.loss(outputs, labels)
+                if part == "train":
+                    torch.autograd.grad(loss, self.model.parameters, allow_unused=True)
+            except Exception as error:  # whatever the user's own code raises
+                said = " ".join(str(error).split())
+                raise BadTask(f"{name}: model, loss and {part} data do not fit: {said}") from error
+            if self.task.metric == "accuracy" and labels.shape != outputs.argmax(dim=1).shape:
+                raise BadTask(
+                    f"{name}: accuracy needs one class number per point, {part} labels have shape "
+                    f"{tuple(labels.shape)} for outputs of shape {tuple(outputs.shape)}"
+                )
+            if self.task.metric == "rmse" and labels.numel() != outputs.numel():
+                raise BadTask(
+                    f"{name}: rmse needs a label per output, {part} labels have shape "
+                    f"{tuple(labels.shape)} for outputs of shape {tuple(outputs.shape)}"
+                )
+            self._check_labels(f"{name}: {part}", points, outputs.shape)
+
+    def _check_labels(self, where: str, points: Points, shape: Sequence[int]) -> None:
+        """Class numbers must be classes of the model, where the loss takes class numbers."""
+        usual = METRICS[self.task.metric].default_loss is cross_entropy and self.task.loss is None
+        if not usual or not isinstance(points, Arrays) or points.labels.is_floating_point():
             return
-        for part, points in (("train", self.train), ("test", self.test)):
-            if isinstance(points, Arrays) and not points.labels.is_floating_point():
-                low, high = int(points.labels.min()), int(points.labels.max())
-                if low < 0 or high >= outputs.shape[1]:
-                    wrong = low if low < 0 else high
-                    raise BadTask(
-                        f"{name}: {part} has label {wrong}, outside the model's "
-                        f"{outputs.shape[1]} classes"
-                    )
+        low, high = int(points.labels.min()), int(points.labels.max())
+        if low < 0 or high >= shape[1]:
+            wrong = low if low < 0 else high
+            raise BadTask(f"{where} has label {wrong}, outside the model's {shape[1]} classes")
 
 
 @final

@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,16 +65,24 @@ def find(name: str) -> Stored | None:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except OSError:
         return None
-    except json.JSONDecodeError as error:
-        raise DataError(f"{folder}: damaged manifest; remove the folder and fetch again") from error
-    if manifest.get("format") != FORMAT:
-        return None
-    for file, facts in manifest["files"].items():
+    except ValueError as error:
+        raise DataError(
+            f"{folder}: damaged manifest; `fedast data fetch {name} --again`"
+        ) from error
+    try:
+        if manifest["format"] != FORMAT:
+            return None
+        sizes = {file: facts["size"] for file, facts in manifest["files"].items()}
+        found = Stored(name, folder, manifest["source"], sum(sizes.values()), manifest["notes"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{folder}: damaged manifest; `fedast data fetch {name} --again`"
+        ) from error
+    for file, size in sizes.items():
         path = folder / file
-        if not path.is_file() or path.stat().st_size != facts["size"]:
+        if not path.is_file() or path.stat().st_size != size:
             raise DataError(f"{path}: missing or truncated; `fedast data fetch {name} --again`")
-    size = sum(facts["size"] for facts in manifest["files"].values())
-    return Stored(name, folder, manifest["source"], size, manifest["notes"])
+    return found
 
 
 def verify(stored: Stored) -> bool:
@@ -98,10 +107,12 @@ def store(
             "format": FORMAT, "name": name, "source": source, "notes": notes, "files": files
         }  # fmt: skip
         (draft / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        folder = cache_folder() / name
+        folder, old = cache_folder() / name, draft.with_name(draft.name + "-old")
+        draft.chmod(0o777 & ~_umask())  # others may share the cache
         if folder.exists():
-            shutil.rmtree(folder)
+            folder.rename(old)
         draft.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
     found = find(name)
     assert found is not None
     return found
@@ -124,6 +135,19 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def sweep() -> None:
+    """Remove what processes that were killed have left half-made, a day ago or more."""
+    for left in cache_folder().glob(".making-*"):
+        if time.time() - left.stat().st_mtime > 86_400:
+            shutil.rmtree(left, ignore_errors=True)
+
+
 @contextmanager
 def locked(name: str) -> Iterator[None]:
     """One process at a time may make this data set; the others wait."""
@@ -142,6 +166,7 @@ def locked(name: str) -> Iterator[None]:
             yield
             return
         fcntl.flock(file, fcntl.LOCK_EX)
+        sweep()
         yield
 
 

@@ -304,10 +304,23 @@ def fetch(name: str, source: str | None, again: bool, say: Say) -> tuple[Stored,
         if not again:
             found = cache.find(name)
             if found is not None:
+                if source is not None and found.source != _label(dataset, source):
+                    raise DataError(
+                        f"{name}: is cached already, from {found.source}; add --again to replace it"
+                    )
                 return found, False
         arrays, notes, label = _get(dataset, source, say)
         say("storing it in the cache")
         return cache.store(name, arrays, label, notes), True
+
+
+def _label(dataset: Dataset, source: str) -> str:
+    """What a source is called in the manifest."""
+    if source == "package":
+        return dataset.package.label if dataset.package is not None else ""
+    if source == "hf" or source.startswith("hf:"):
+        return f"Hugging Face {source.removeprefix('hf').removeprefix(':') or dataset.hub}"
+    return f"folder {Path(source).expanduser().resolve()}"
 
 
 def _get(dataset: Dataset, source: str | None, say: Say) -> tuple[Arrays, dict[str, Any], str]:
@@ -324,16 +337,27 @@ def _get(dataset: Dataset, source: str | None, say: Say) -> tuple[Arrays, dict[s
     if source == "hf" or source.startswith("hf:"):
         hub = source.removeprefix("hf").removeprefix(":") or dataset.hub
         say(f"downloading: Hugging Face data set {hub}")
-        arrays, notes = dataset.from_hub(_load_hub(hub))
-        return arrays, notes, f"Hugging Face {hub}"
+        arrays, notes = _from_hub(dataset, _load_hub(hub))
+        return arrays, notes, _label(dataset, source)
     folder = Path(source).expanduser()
-    if not folder.is_dir():
+    if not source or not folder.is_dir():
         raise DataError(f"{folder}: is no folder; --source takes package, hf:ID or a folder")
     say(f"reading {folder}")
-    arrays, notes = (
-        dataset.from_hub(_load_disk(folder)) if _is_hub(folder) else dataset.from_folder(folder)
-    )
-    return arrays, notes, f"folder {folder.resolve()}"
+    try:
+        arrays, notes = dataset.from_folder(folder)
+    except DataError:
+        if not _is_hub(folder):
+            raise
+        arrays, notes = _from_hub(dataset, _load_disk(folder))
+    return arrays, notes, _label(dataset, source)
+
+
+def _from_hub(dataset: Dataset, splits: Any) -> Parsed:
+    try:
+        return dataset.from_hub(splits)
+    except (KeyError, ValueError, TypeError) as error:
+        said = " ".join(str(error).split())
+        raise DataError(f"{dataset.name}: not the data set expected: {said}") from error
 
 
 def load(name: str, say: Say) -> Stored:
@@ -348,7 +372,13 @@ def load(name: str, say: Say) -> Stored:
 
 
 def _is_hub(folder: Path) -> bool:
-    return (folder / "dataset_dict.json").is_file() or any(folder.rglob("*.parquet"))
+    return (folder / "dataset_dict.json").is_file() or bool(_parquet(folder, ""))
+
+
+def _parquet(folder: Path, part: str) -> list[str]:
+    """Parquet files of a snapshot: in the folder itself or in its ``data``."""
+    places = (folder, folder / "data")
+    return sorted(str(path) for place in places for path in place.glob(f"{part}*.parquet"))
 
 
 def _library() -> Any:
@@ -374,10 +404,7 @@ def _load_disk(folder: Path) -> Any:
     try:
         if (folder / "dataset_dict.json").is_file():
             return library.load_from_disk(str(folder))
-        files = {
-            part: sorted(str(p) for p in folder.rglob(f"{part}*.parquet"))
-            for part in ("train", "test")
-        }
+        files = {part: _parquet(folder, part) for part in ("train", "test")}
         return library.load_dataset("parquet", data_files={k: v for k, v in files.items() if v})
     except Exception as error:
         raise DataError(f"{folder}: is not a Hugging Face data set ({error})") from error

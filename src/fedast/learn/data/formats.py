@@ -102,6 +102,8 @@ def check_images(
     """What must be true of an image data set before it is stored."""
     for part in ("train", "test"):
         images, labels = arrays[f"{part}_x"], arrays[f"{part}_y"]
+        if labels.ndim != 1:
+            raise DataError(f"{name}: {part} labels have shape {labels.shape}, expected a list")
         if images.shape[1:] != shape or images.dtype != np.uint8:
             raise DataError(f"{name}: {part} images are {images.shape[1:]}, expected {shape}")
         if len(images) != len(labels):

@@ -33,6 +33,8 @@ POEMS = ("lovers_complaint", "passionate_pilgrim", "phoenix_and_the_turtle",
          "rape_of_lucrece", "sonnets")  # fmt: skip
 
 _DIRECTION = re.compile(r"\[[^\[\]]{0,900}?\]", re.DOTALL)
+_OWN_LINE = re.compile(r"^[ \t]*\[[^\[\]]{0,900}?\][ \t]*\n", re.DOTALL | re.MULTILINE)
+"""A direction on lines of its own leaves no blank line: what follows is the same speech."""
 _HEADING = re.compile(
     r"(act|scene|prologue|epilogue|induction|the end|finis|dramatis personae|"
     r"persons represented|sc(e|æ)ne)\b",
@@ -43,7 +45,23 @@ _STAGE = re.compile(
     r"thunder|dead march|excursions|retreat|hautboys|cornets|they fight|he dies|she dies|dies|"
     r"dumb show|a flourish|a sennet|a tucket|tucket|march|shout|horns|ordnance|the trumpets)\b"
 )
-_NAME = re.compile(r"[A-Z][A-Za-z'’&,. -]{0,38}")
+_NAME = re.compile(r"(\d\.? ?)?[A-Z][A-Za-z'’&,. -]{0,38}")
+_NO_NAME = re.compile(r"[IVX]+|SONG|THE SONG")
+_SPOKEN = re.compile(r"(the )?(prologue|epilogue)\.?", re.IGNORECASE)
+_BEGIN = re.compile(r"^\s*(the )?(act|induction|prologue)\b", re.IGNORECASE | re.MULTILINE)
+_LEAVING = re.compile(r"(Exit|Exeunt|Re-enter|Manent?)\b")
+_ORDINALS = (
+    "",
+    "FIRST",
+    "SECOND",
+    "THIRD",
+    "FOURTH",
+    "FIFTH",
+    "SIXTH",
+    "SEVENTH",
+    "EIGHTH",
+    "NINTH",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +85,18 @@ class Corpus:
 
 def parse_play(play: str, text: str) -> list[Role]:
     """The roles of one play, in the order of their first speech."""
-    lines = _DIRECTION.sub("", text.replace("\r", "")).split("\n")
-    blocks = list(_blocks(lines))
+    body = text.replace("\r", "")
+    start = _BEGIN.search(body)  # what stands before is the title and the list of persons
+    body = _OWN_LINE.sub("", body[start.start() :] if start else body)
+    body = _DIRECTION.sub("", body)
+    body = re.sub(r"\[[^\]\n]*$|\]", "", body, flags=re.MULTILINE)  # directions left open
+    blocks = list(_blocks(body.split("\n")))
     is_name, expand = _NameRule(blocks), _expander(text)
     speeches: dict[str, list[str]] = {}
     speaking: str | None = None
     for block in blocks:
         first = block[0]
-        if _HEADING.match(first):
+        if _HEADING.match(first) and not (_SPOKEN.fullmatch(first) and len(block) > 1):
             speaking = None
         elif is_name(block):
             speaking = expand(_normalise(first))
@@ -94,6 +116,8 @@ def parse_play(play: str, text: str) -> list[Role]:
 def _blocks(lines: Sequence[str]) -> Iterator[list[str]]:
     block: list[str] = []
     for line in [*lines, ""]:
+        if _LEAVING.match(line.strip()):
+            continue
         if line.strip():
             block.append(line.strip())
         elif block:
@@ -114,7 +138,8 @@ class _NameRule:
 
     @staticmethod
     def _shape(line: str) -> bool:
-        return _NAME.fullmatch(line) is not None and len(line.split()) <= 6
+        named = _NAME.fullmatch(line) is not None and len(line.split()) <= 6
+        return named and not _NO_NAME.fullmatch(_normalise(line))
 
     def __call__(self, block: Sequence[str]) -> bool:
         first = block[0]
@@ -129,7 +154,10 @@ class _NameRule:
 
 
 def _normalise(name: str) -> str:
-    """'KING  HENRY.' and 'King Henry.' are one role."""
+    """'KING  HENRY.' and 'King Henry.' are one role, '1 CAR.' is 'FIRST CAR'."""
+    number = re.match(r"(\d)\.? ?", name.strip())
+    if number is not None:  # '1 Clown.' is the first clown
+        name = f"{_ORDINALS[int(number[1])]} {name.strip()[number.end() :]}"
     return " ".join(re.sub(r"[.,’']+$", "", name.strip()).replace("’", "'").upper().split())
 
 
