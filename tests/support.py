@@ -58,8 +58,12 @@ class ScriptedPool:
             return None
         return client
 
-    def available(self, stream: Stream) -> Sequence[ClientId]:
-        return [] if self.empty else stream.sample(self.clients, self.cap or self.clients)
+    def available(self, stream: Stream, extra: int = 0) -> Sequence[ClientId]:
+        count = min(self.clients, (self.cap or self.clients) + extra)
+        return [] if self.empty else stream.sample(self.clients, count)
+
+    def everyone(self) -> Sequence[ClientId]:
+        return [] if self.empty else range(self.clients)
 
 
 class Books:

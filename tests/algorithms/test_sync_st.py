@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fedast.algorithms.sync_st import SyncST
+from fedast.algorithms.rounds import Assignment, Rounds
+from fedast.algorithms.sequential_fedavg import OneAfterAnother
+from fedast.algorithms.sync_bayes_st import BayesianOptimisation
+from fedast.algorithms.sync_st import RandomPartition, RoundRobin
+from fedast.algorithms.sync_ucb_st import UpperConfidenceBounds
 from fedast.core.protocol import (
     Aggregate,
     Command,
@@ -36,13 +41,21 @@ from fedast.core.protocol import (
 from fedast.core.streams import Stream
 from tests.support import Books, ScriptedPool, snapshot
 
+ASSIGNMENTS: dict[str, Callable[[], Assignment]] = {
+    "random": RandomPartition,
+    "round-robin": RoundRobin,
+    "bayes": lambda: BayesianOptimisation(candidates=5, history=4, extra=1),
+    "ucb": lambda: UpperConfidenceBounds(extra=1),
+    "sequential": OneAfterAnother,
+}
+
 
 class SyncMachine(RuleBasedStateMachine):
     @initialize(
         seed=st.integers(0, 2**32),
         tasks=st.integers(1, 4),
         first_k=st.one_of(st.none(), st.integers(1, 4)),
-        assignment=st.sampled_from(["random", "round-robin"]),
+        assignment=st.sampled_from(sorted(ASSIGNMENTS)),
         max_rounds=st.one_of(st.none(), st.integers(1, 4)),
         evaluate_every=st.integers(1, 3),
         clients=st.integers(1, 15),
@@ -69,13 +82,15 @@ class SyncMachine(RuleBasedStateMachine):
         ]
         self.pool = ScriptedPool(clients)
         self.first_k = first_k
-        self.algorithm = SyncST(
+        self.algorithm = Rounds(
             specs,
             self.pool,
             Stream.of(seed, "control"),
+            ASSIGNMENTS[assignment](),
             first_k=first_k,
-            assignment=assignment,  # type: ignore[arg-type]
         )
+        self.first_round = assignment == "ucb"
+        """UCB's first round: every client, every task, all updates."""
         self.books = Books(self.algorithm)
         self.added = 0
         self.feed(Started())
@@ -83,18 +98,26 @@ class SyncMachine(RuleBasedStateMachine):
     def feed(self, event: Event) -> list[Command]:
         commands = self.books.feed(event)
         for command in commands:
-            if isinstance(command, Aggregate) and self.first_k is not None:
-                assert len(command.requests) <= self.first_k
+            if isinstance(command, Aggregate):
+                assert (
+                    self.first_round
+                    or self.first_k is None
+                    or (len(command.requests) <= self.first_k)
+                )
         sent = [c for c in commands if isinstance(c, Dispatch)]
         if sent:
-            assert len({c.client for c in sent}) == len(sent), "a client has one request a round"
+            if any(c.version > 0 for c in sent) or any(s.round for s in self.algorithm.status()):
+                self.first_round = False
+            seen = {(c.client, c.task if self.first_round else "") for c in sent}
+            assert len(seen) == len(sent), "a client has one request a round"
             assert len(sent) == len(self.books.in_flight), "the last round is over"
         return commands
 
     @precondition(lambda self: self.books.in_flight)
     @rule(data=st.data())
     def update_arrives(self, data: st.DataObject) -> None:
-        self.feed(UpdateArrived(data.draw(st.sampled_from(self.books.arrive_order())), 1.0))
+        request = data.draw(st.sampled_from(self.books.arrive_order()))
+        self.feed(UpdateArrived(request, 1.0, loss=0.1 * (request % 7)))
 
     @precondition(lambda self: self.books.in_flight)
     @rule(data=st.data())
@@ -174,11 +197,24 @@ class SyncMachine(RuleBasedStateMachine):
 
 
 TestSyncST = SyncMachine.TestCase
-TestSyncST.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+TestSyncST.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
 
 
-def start(clients: int, *specs: TaskSpec, **options: object) -> tuple[SyncST, Books]:
-    algorithm = SyncST(specs, ScriptedPool(clients), Stream.of(1, "control"), **options)  # type: ignore[arg-type]
+def start(
+    clients: int,
+    *specs: TaskSpec,
+    assignment: Assignment | None = None,
+    first_k: int | None = 30,
+    free_on_cancel: bool = True,
+) -> tuple[Rounds, Books]:
+    algorithm = Rounds(
+        specs,
+        ScriptedPool(clients),
+        Stream.of(1, "control"),
+        assignment or RandomPartition(),
+        first_k=first_k,
+        free_on_cancel=free_on_cancel,
+    )
     books = Books(algorithm)
     books.feed(Started())
     return algorithm, books
@@ -242,7 +278,7 @@ def test_a_task_at_its_target_leaves_its_clients_to_the_others() -> None:
 
 
 def test_round_robin_gives_every_client_every_task_once_a_cycle() -> None:
-    _, books = start(30, TaskSpec("a"), TaskSpec("b"), TaskSpec("c"), assignment="round-robin")
+    _, books = start(30, TaskSpec("a"), TaskSpec("b"), TaskSpec("c"), assignment=RoundRobin())
     answer(books)
     for _ in range(2):
         seen: dict[int, set[str]] = {}
@@ -270,7 +306,7 @@ def test_tasks_stopped_together_end_together() -> None:
 def test_no_task_is_starved_by_rounding() -> None:
     pool = ScriptedPool(40, cap=2)
     specs = [TaskSpec("a"), TaskSpec("b"), TaskSpec("c", share=0.5)]
-    books = Books(SyncST(specs, pool, Stream.of(1, "control"), first_k=None))
+    books = Books(Rounds(specs, pool, Stream.of(1, "control"), RandomPartition(), first_k=None))
     books.feed(Started())
     sent: Counter[str] = Counter()
     for _ in range(50):

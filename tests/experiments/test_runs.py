@@ -30,7 +30,7 @@ from fedast import (
 )
 from fedast.core.protocol import Evaluated, TaskSpec
 from fedast.experiments.batch import BatchRun, Interrupted, Pulse, run_batch
-from fedast.experiments.config import AlgorithmConfig, RunConfig
+from fedast.experiments.config import ALGORITHMS, AlgorithmConfig, RunConfig
 from fedast.experiments.load import ConfigError, load
 from fedast.experiments.resolve import resolve
 from fedast.experiments.run import execute
@@ -38,7 +38,6 @@ from fedast.records.run import UnusableFolder, read_run
 from fedast.records.tally import Tally
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ALGORITHMS = ("fedast-d", "fedast-s", "fedast-nobuffer", "sync-st")
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
@@ -51,7 +50,7 @@ def quick(algorithm: str = "fedast-d", *settings: str) -> RunConfig:
     return resolve(load(path, settings, algorithm=algorithm), path.parent)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_running_a_runs_own_configuration_again_gives_the_identical_log(
     tmp_path: Path, algorithm: str
 ) -> None:
@@ -232,6 +231,13 @@ OPTIONS = [
     ("fedast-s", "tasks.0.max_rounds=3"),
     ("sync-st", "tasks.0.share=3.0"),
     ("fedast-s", "tasks.0.size=0.3"),
+    ("fedast-s", "algorithm.staleness_weight=polynomial"),
+    ("fedast-d", "algorithm.staleness_weight=hinge"),
+    ("fedbuff", "algorithm.selection=uniform"),
+    ("sync-bayes-st", "algorithm.alpha=1.0"),
+    ("sync-bayes-st", "algorithm.candidates=3"),
+    ("sync-ucb-st", "algorithm.extra=0"),
+    ("sync-ucb-st", "algorithm.gamma=0.2"),
     ("fedast-s", "tasks.0.buffer=4"),
 ]
 
@@ -241,8 +247,10 @@ def test_every_option_reaches_the_run(tmp_path: Path, algorithm: str, setting: s
     """One setting changed, the log of events changes."""
     path = EXAMPLES / "quickstart.toml"
     base = ["simulation.max_time=7", "simulation.clients=30", "tasks.1.leave_time=4.0"]
-    if algorithm != "sync-st":
+    if not algorithm.startswith("sync"):
         base.append("algorithm.requests=20")
+        if "hinge" in setting:
+            base.append("algorithm.staleness_grace=1")
         if algorithm == "fedast-d":
             base += ["algorithm.period=0.5", "algorithm.ratio=2", "tasks.0.local_steps=5"]
     else:

@@ -6,7 +6,7 @@ import io
 import json
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 
 from fedast.algorithms.fedast import FedAST
-from fedast.algorithms.sync_st import SyncST
+from fedast.algorithms.fedbuff import fedbuff
+from fedast.algorithms.rounds import Assignment, Rounds
+from fedast.algorithms.sequential_fedavg import OneAfterAnother
+from fedast.algorithms.staleness import polynomial
+from fedast.algorithms.sync_bayes_st import BayesianOptimisation
+from fedast.algorithms.sync_st import RandomPartition, RoundRobin
+from fedast.algorithms.sync_ucb_st import UpperConfidenceBounds
 from fedast.core.protocol import Algorithm, Observers, StopReason, TaskName, TaskSpec
 from fedast.core.streams import Stream
 from fedast.learn.port import Evaluation, Learner, NoLearning
@@ -31,6 +37,13 @@ SPECS = (
     TaskSpec("b", active_requests=12, buffer_size=3, evaluate_every=2),
 )
 CLIENTS = 20
+ASSIGNMENTS: dict[str, Callable[[], Assignment]] = {
+    "sync-st": RandomPartition,
+    "sync-st-round-robin": RoundRobin,
+    "sync-bayes-st": lambda: BayesianOptimisation(candidates=10),
+    "sync-ucb-st": UpperConfidenceBounds,
+    "sequential-fedavg": OneAfterAnother,
+}
 
 
 def simulate(
@@ -48,8 +61,14 @@ def simulate(
     pool = pool or ActiveCap(CLIENTS, cap=10)
     stream = Stream.of(seed, "control")
     algorithm: Algorithm
-    if kind == "sync-st":
-        algorithm = SyncST(specs, pool, stream, first_k=2, free_on_cancel=free_on_cancel)
+    if kind in ASSIGNMENTS:
+        algorithm = Rounds(
+            specs, pool, stream, ASSIGNMENTS[kind](), first_k=2, free_on_cancel=free_on_cancel
+        )
+    elif kind == "fedbuff":
+        algorithm = fedbuff(
+            specs, pool, stream, weight=polynomial(0.5), free_on_cancel=free_on_cancel
+        )
     else:
         algorithm = FedAST(
             specs, pool, stream, dynamic=kind == "fedast-d", free_on_cancel=free_on_cancel
@@ -78,7 +97,7 @@ def only(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [event for event in events if event["event"] == kind]
 
 
-ALL = ("fedast-d", "fedast-s", "sync-st")
+ALL = ("fedast-d", "fedast-s", "fedbuff", *ASSIGNMENTS)
 
 
 def test_equal_times_come_in_the_order_of_scheduling() -> None:

@@ -24,6 +24,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import assert_never, final
 
+from fedast.algorithms.staleness import Weight
 from fedast.algorithms.weighting import WEIGHTINGS
 from fedast.core.apportion import apportion
 from fedast.core.ledger import Ledger
@@ -64,7 +65,7 @@ from fedast.core.streams import Stream
 class _Lane:
     """One task's part of the server: its target, its buffer, its progress."""
 
-    __slots__ = ("buffer", "buffer_size", "progress", "ratio", "target", "updates")
+    __slots__ = ("buffer", "buffer_size", "progress", "ratio", "target", "updates", "weights")
 
     def __init__(self, spec: TaskSpec, buffered: bool) -> None:
         self.progress = Progress(spec)
@@ -72,6 +73,8 @@ class _Lane:
         self.buffer_size = spec.buffer_size if buffered else 1
         self.ratio = spec.active_requests / spec.buffer_size if buffered else None
         self.buffer: list[RequestId] = []
+        self.weights: list[float] = []
+        """Of the updates in the buffer, if staleness is weighted."""
         self.updates = 0
 
     @property
@@ -102,6 +105,7 @@ class FedAST:
         weighting: str = "plain",
         variance_window: int = 8,
         period: float = 0.75,
+        weight: Weight | None = None,
         max_staleness: int | None = None,
         free_on_cancel: bool = True,
     ) -> None:
@@ -112,6 +116,7 @@ class FedAST:
         self._weigh = WEIGHTINGS[weighting]
         self._window = variance_window
         self._period = period
+        self._weight = weight
         self._max_staleness = max_staleness
         self._free_on_cancel = free_on_cancel
         self._ledger = Ledger()
@@ -202,6 +207,8 @@ class FedAST:
             commands.append(Drop(request.id, request.task, DropReason.STALE))
         else:
             lane.buffer.append(request.id)
+            if self._weight is not None:
+                lane.weights.append(self._weight(staleness))
             lane.updates += 1
             self._since_realloc += 1
             if self._realloc_due():
@@ -214,8 +221,9 @@ class FedAST:
     def _settle(self, lane: _Lane, commands: list[Command]) -> None:
         """What follows an arrival: step the model if the buffer is full, then refill."""
         if len(lane.buffer) >= lane.buffer_size:
-            commands.extend(lane.progress.advance(lane.buffer))
+            commands.extend(lane.progress.advance(lane.buffer, lane.weights or None))
             lane.buffer.clear()
+            lane.weights.clear()
             if not lane.progress.open:
                 self._retire([lane], ReallocCause.HANDOVER, commands)
         self._refill(lane, commands)
@@ -304,6 +312,7 @@ class FedAST:
                 Drop(request_id, lane.name, DropReason.CANCELLED) for request_id in lane.buffer
             )
             lane.buffer.clear()
+            lane.weights.clear()
         if leaving and self._open:
             weights = [float(lane.target) for lane in self._open]
             self._retarget(self._total, weights, [1] * len(weights))

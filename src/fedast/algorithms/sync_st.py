@@ -5,283 +5,94 @@ Federated Learning with Provable Guarantees", 2022; the main baseline of the
 FedAST paper.
 
 The rule. Each round the clients that are available are split over the open
-tasks, at random in given shares (or round-robin, so that a client trains every
-task once per cycle). Each task takes its first k updates and gives up the rest;
-a client that was given up works on until it is done, and only then turns to its
-next request. When every task has its k, all models step and are evaluated, and
-the next round begins. ``first_k`` None waits for all (no straggler mitigation).
+tasks, at random in given shares, or round-robin, so that a client trains every
+task once per cycle. The rest is ``rounds.py``: each task takes its first k
+updates, and the round ends when the slowest task has its k.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, assert_never, final
+from typing import final
 
+from fedast.algorithms.rounds import Returned
 from fedast.core.apportion import largest_remainder
-from fedast.core.ledger import Ledger
-from fedast.core.progress import Progress
-from fedast.core.protocol import (
-    Accept,
-    ClientId,
-    Command,
-    Dispatch,
-    Drop,
-    DropReason,
-    Evaluated,
-    Event,
-    Ignore,
-    IgnoreReason,
-    IllegalEvent,
-    Pool,
-    PoolChanged,
-    RequestId,
-    RequestLost,
-    Started,
-    TaskAdded,
-    TaskName,
-    TaskSpec,
-    TasksStopped,
-    TaskStatus,
-    UpdateArrived,
-    VariancesMeasured,
-)
+from fedast.core.protocol import ClientId, Pool, TaskName, TaskSpec
 from fedast.core.streams import Stream
-
-Assignment: TypeAlias = Literal["random", "round-robin"]
 
 
 @final
-class SyncST:
-    def __init__(
-        self,
-        tasks: Sequence[TaskSpec],
-        pool: Pool,
-        stream: Stream,
-        *,
-        first_k: int | None = 30,
-        assignment: Assignment = "random",
-        free_on_cancel: bool = True,
-    ) -> None:
-        self._pool = pool
-        self._stream = stream
-        self._first_k = first_k
-        self._assignment: Assignment = assignment
-        self._free_on_cancel = free_on_cancel
-        self._ledger = Ledger()
-        self._tasks = {spec.name: Progress(spec) for spec in tasks}
-        self._collected: dict[TaskName, list[RequestId]] = {spec.name: [] for spec in tasks}
-        self._collecting: set[TaskName] = set()
-        """Tasks that still wait for updates in this round."""
-        self._judging: set[TaskName] = set()
-        """Tasks whose evaluation the next round waits for."""
-        self._rounds = 0
+class Shares:
+    """Whole numbers of clients by share; what a task misses in a round it has coming later."""
+
+    def __init__(self) -> None:
         self._owed: dict[TaskName, float] = {}
-        self._started = False
 
-    @property
-    def variance_window(self) -> int:
-        return 0
-
-    @property
-    def wants_loss(self) -> bool:
-        return False
-
-    @property
-    def unfinished(self) -> tuple[TaskName, ...]:
-        return tuple(name for name, task in self._tasks.items() if task.finished is None)
-
-    def status(self) -> list[TaskStatus]:
-        return [
-            TaskStatus(
-                name=name,
-                round=task.round,
-                active_requests=self._ledger.in_flight(name),
-                in_flight=self._ledger.in_flight(name),
-                buffer_size=self._first_k or 0,
-                buffered=len(self._collected[name]),
-                finished=task.finished,
-            )
-            for name, task in self._tasks.items()
-        ]
-
-    def handle(self, event: Event) -> list[Command]:
-        if self._started is isinstance(event, Started):
-            raise IllegalEvent("Started comes once, before every other event")
-        commands: list[Command] = []
-        match event:
-            case UpdateArrived():
-                self._arrived(event.request, commands)
-            case RequestLost():
-                self._lost(event, commands)
-            case Evaluated():
-                self._evaluated(event, commands)
-            case TaskAdded():
-                self._added(event.spec, commands)
-            case TasksStopped():
-                self._stopped(event, commands)
-            case PoolChanged():
-                pass
-            case Started():
-                self._started = True
-                for task in self._tasks.values():
-                    self._evaluate(task, commands)
-            case VariancesMeasured():
-                raise IllegalEvent("Sync-ST never asks for variances")
-            case _:
-                assert_never(event)
-        if not self._collecting and not self._judging:
-            self._begin_round(commands)
-        return commands
-
-    # --- one round ------------------------------------------------------------------
-
-    def _begin_round(self, commands: list[Command]) -> None:
-        """Split the available clients; with none of them, wait for the pool to change."""
-        tasks = [task for task in self._tasks.values() if task.open]
-        if not tasks:
-            return
-        clients = list(self._pool.available(self._stream))
-        for task, members in zip(tasks, self._assign(clients, tasks), strict=True):
-            for client in members:
-                request = self._ledger.open(task.spec.name, client, task.round)
-                commands.append(Dispatch(request.id, task.spec.name, client, request.version))
-            if members:
-                self._collecting.add(task.spec.name)
-        if clients:
-            self._rounds += 1
-
-    def _assign(self, clients: list[ClientId], tasks: Sequence[Progress]) -> list[list[ClientId]]:
-        groups: list[list[ClientId]] = [[] for _ in tasks]
-        match self._assignment:
-            case "random":
-                self._stream.shuffle(clients)
-                start = 0
-                for group, size in zip(groups, self._sizes(len(clients), tasks), strict=True):
-                    group.extend(clients[start : start + size])
-                    start += size
-            case "round-robin":
-                # In each cycle of as many rounds as tasks a client draws one group, and the
-                # groups rotate over the tasks.
-                cycle, turn = divmod(self._rounds, len(tasks))
-                draws = self._stream.child("group", cycle)
-                for client in clients:
-                    group_of = draws.at(client).below(len(tasks))
-                    groups[(group_of + turn) % len(tasks)].append(client)
-            case _:
-                assert_never(self._assignment)
-        return groups
-
-    def _sizes(self, clients: int, tasks: Sequence[Progress]) -> list[int]:
-        """Whole clients by share; what a task misses in one round it has coming in the next."""
-        total = sum(task.spec.share for task in tasks)
-        quotas = [
-            clients * task.spec.share / total + self._owed.get(task.spec.name, 0.0)
-            for task in tasks
-        ]
+    def sizes(self, clients: int, tasks: Sequence[TaskSpec]) -> list[int]:
+        total = sum(task.share for task in tasks)
+        quotas = [clients * task.share / total + self._owed.get(task.name, 0.0) for task in tasks]
         sizes = largest_remainder(clients, [max(0.0, quota) for quota in quotas])
         self._owed = {
-            task.spec.name: quota - size
-            for task, quota, size in zip(tasks, quotas, sizes, strict=True)
+            task.name: quota - size for task, quota, size in zip(tasks, quotas, sizes, strict=True)
         }
         return sizes
 
-    def _arrived(self, request_id: RequestId, commands: list[Command]) -> None:
-        request = self._ledger.settle(request_id)
-        if isinstance(request, IgnoreReason):
-            commands.append(Ignore(request_id, request))
-            return
-        staleness = self._tasks[request.task].round - request.version
-        commands.append(
-            Accept(request.id, request.task, request.client, request.version, staleness)
-        )
-        self._collected[request.task].append(request.id)
-        self._collect(request.task, commands)
 
-    def _lost(self, event: RequestLost, commands: list[Command]) -> None:
-        request = self._ledger.drop(event.request)
-        if request is None:
-            return
-        reason = DropReason.INVALID if event.invalid else DropReason.LOST
-        commands.append(Drop(request.id, request.task, reason))
-        self._collect(request.task, commands)
+def cut(clients: Sequence[ClientId], sizes: Sequence[int]) -> list[Sequence[ClientId]]:
+    """Consecutive groups of the given sizes."""
+    groups, start = [], 0
+    for size in sizes:
+        groups.append(clients[start : start + size])
+        start += size
+    return groups
 
-    def _collect(self, name: TaskName, commands: list[Command]) -> None:
-        """Close a task's collection if it has its k or nothing more can come."""
-        enough = self._first_k is not None and len(self._collected[name]) >= self._first_k
-        if enough or self._ledger.in_flight(name) == 0:
-            commands.extend(
-                Drop(request.id, name, DropReason.STRAGGLER, free_client=False)
-                for request in self._ledger.drop_all(name)
-            )
-            self._leave_round(name, commands)
 
-    def _leave_round(self, name: TaskName, commands: list[Command]) -> None:
-        if name not in self._collecting:
-            return
-        self._collecting.remove(name)
-        if self._collecting:
-            return
-        for other, requests in self._collected.items():
-            if requests:
-                task = self._tasks[other]
-                commands.extend(task.advance(requests))
-                requests.clear()
-                if task.asked == task.round:
-                    self._judging.add(other)
+@final
+class RandomPartition:
+    """The available clients, shuffled and cut by share."""
 
-    # --- evaluation, tasks that come and go -------------------------------------------
+    wants_loss = False
 
-    def _evaluate(self, task: Progress, commands: list[Command]) -> None:
-        commands.append(task.evaluate())
-        self._judging.add(task.spec.name)
+    def __init__(self) -> None:
+        self._shares = Shares()
 
-    def _evaluated(self, event: Evaluated, commands: list[Command]) -> None:
-        task = self._task(event.task)
-        task.check(event)
-        reason = task.judge(event)
-        if event.round == task.round:
-            self._judging.discard(event.task)
-        if reason is not None:
-            commands.append(task.finish(reason))
-            self._withdraw((event.task,), commands)
+    def assign(
+        self, tasks: Sequence[TaskSpec], pool: Pool, stream: Stream
+    ) -> Sequence[Sequence[ClientId]]:
+        clients = list(pool.available(stream))
+        stream.shuffle(clients)
+        return cut(clients, self._shares.sizes(len(clients), tasks))
 
-    def _added(self, spec: TaskSpec, commands: list[Command]) -> None:
-        if spec.name in self._tasks:
-            raise IllegalEvent(f"a task named {spec.name!r} exists already")
-        self._tasks[spec.name] = Progress(spec)
-        self._collected[spec.name] = []
-        self._evaluate(self._tasks[spec.name], commands)
+    def waits_for_all(self) -> bool:
+        return False
 
-    def _stopped(self, event: TasksStopped, commands: list[Command]) -> None:
-        tasks = [self._task(name) for name in event.tasks]
-        if any(task.finished is not None for task in tasks):
-            raise IllegalEvent(f"a task of {event.tasks} has finished already")
-        for task in tasks:
-            command = task.stop(event.reason)
-            if command is not None:
-                commands.append(command)
-        self._withdraw(event.tasks, commands)
+    def learn(self, returned: Sequence[Returned]) -> None:
+        pass
 
-    def _withdraw(self, names: Sequence[TaskName], commands: list[Command]) -> None:
-        """Tasks that end give up what they hold, all of them before the round can end."""
-        for name in names:
-            self._give_up(name, commands)
-        for name in names:
-            self._leave_round(name, commands)
 
-    def _give_up(self, name: TaskName, commands: list[Command]) -> None:
-        commands.extend(
-            Drop(request.id, name, DropReason.CANCELLED, self._free_on_cancel)
-            for request in self._ledger.drop_all(name)
-        )
-        commands.extend(
-            Drop(request_id, name, DropReason.CANCELLED) for request_id in self._collected[name]
-        )
-        self._collected[name].clear()
-        self._judging.discard(name)
+@final
+class RoundRobin:
+    """In each cycle of as many rounds as tasks a client draws a group; groups rotate over tasks."""
 
-    def _task(self, name: TaskName) -> Progress:
-        try:
-            return self._tasks[name]
-        except KeyError:
-            raise IllegalEvent(f"there is no task named {name!r}") from None
+    wants_loss = False
+
+    def __init__(self) -> None:
+        self._rounds = 0
+
+    def assign(
+        self, tasks: Sequence[TaskSpec], pool: Pool, stream: Stream
+    ) -> Sequence[Sequence[ClientId]]:
+        clients = pool.available(stream)
+        cycle, turn = divmod(self._rounds, len(tasks))
+        draws = stream.child("group", cycle)
+        groups: list[list[ClientId]] = [[] for _ in tasks]
+        for client in clients:
+            groups[(draws.at(client).below(len(tasks)) + turn) % len(tasks)].append(client)
+        self._rounds += bool(clients)
+        return groups
+
+    def waits_for_all(self) -> bool:
+        return False
+
+    def learn(self, returned: Sequence[Returned]) -> None:
+        pass

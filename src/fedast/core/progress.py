@@ -49,10 +49,13 @@ class Progress:
         self.asked = self.round
         return Evaluate(self.spec.name, self.round)
 
-    def advance(self, requests: Iterable[RequestId]) -> list[Command]:
+    def advance(
+        self, requests: Iterable[RequestId], weights: Iterable[float] | None = None
+    ) -> list[Command]:
         """One more round from these updates; the task is closing if it was the last."""
         self.round += 1
-        commands: list[Command] = [Aggregate(self.spec.name, self.round, tuple(requests))]
+        factors = None if weights is None else tuple(weights)
+        commands: list[Command] = [Aggregate(self.spec.name, self.round, tuple(requests), factors)]
         last = self.spec.max_rounds is not None and self.round >= self.spec.max_rounds
         if last or self.round % self.spec.evaluate_every == 0:
             commands.append(self.evaluate())

@@ -80,7 +80,7 @@ class TaskSpec:
     part in the allocation: the first two for asynchronous algorithms, the last
     for synchronous ones. The learning rates (``server_rate`` eta_s,
     ``client_rate`` eta_c) and ``local_steps`` (tau) only enter the weighting
-    of Realloc.
+    of Realloc, ``batch_size`` the scores of Sync-UCB-ST.
     """
 
     name: TaskName
@@ -94,6 +94,7 @@ class TaskSpec:
     server_rate: float = 1.0
     client_rate: float = 0.1
     local_steps: int = 1
+    batch_size: int = 1
 
     def reached(self, metric: float) -> bool:
         if self.target is None:
@@ -210,11 +211,12 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """Average these updates and step the model to ``round``."""
+    """Average these updates, each times its weight (None: 1), and step the model to ``round``."""
 
     task: TaskName
     round: Version
     requests: tuple[RequestId, ...]
+    weights: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,8 +296,15 @@ class Pool(Protocol):
         """
         ...
 
-    def available(self, stream: Stream) -> Sequence[ClientId]:
-        """The distinct clients that can take part in a synchronous round now."""
+    def available(self, stream: Stream, extra: int = 0) -> Sequence[ClientId]:
+        """The distinct clients that can take part in a synchronous round now.
+
+        ``extra`` asks for so many more, to choose from, where their number is limited.
+        """
+        ...
+
+    def everyone(self) -> Sequence[ClientId]:
+        """All clients that are there now, whatever limits their number in a round."""
         ...
 
 

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias, assert_never
 
+import numpy as np
+
+from fedast.algorithms import staleness
+from fedast.algorithms.centralized import PseudoClient
 from fedast.algorithms.fedast import FedAST
-from fedast.algorithms.sync_st import SyncST
+from fedast.algorithms.fedbuff import fedbuff
+from fedast.algorithms.rounds import Assignment, Rounds
+from fedast.algorithms.sequential_fedavg import OneAfterAnother
+from fedast.algorithms.sync_bayes_st import BayesianOptimisation
+from fedast.algorithms.sync_st import RandomPartition, RoundRobin
+from fedast.algorithms.sync_ucb_st import UpperConfidenceBounds
 from fedast.core.protocol import Algorithm, Pool, StopReason, TaskSpec
 from fedast.core.streams import Stream
 from fedast.experiments import config as cfg
@@ -25,6 +35,23 @@ def build_algorithm(
     algorithm: cfg.AlgorithmConfig, specs: Sequence[TaskSpec], pool: Pool, seed: int
 ) -> Algorithm:
     stream = Stream.of(seed, "control")
+    if isinstance(algorithm, cfg.AsyncConfig):
+        return _build_async(algorithm, specs, pool, stream)
+    return Rounds(
+        specs,
+        pool,
+        stream,
+        _build_assignment(algorithm),
+        first_k=None if algorithm.first_k == "all" else algorithm.first_k,
+        free_on_cancel=algorithm.cancel == "free",
+    )
+
+
+def _build_async(
+    algorithm: cfg.AsyncConfig, specs: Sequence[TaskSpec], pool: Pool, stream: Stream
+) -> Algorithm:
+    weight = _build_weight(algorithm)
+    free_on_cancel = algorithm.cancel == "free"
     match algorithm:
         case cfg.FedASTDynamic():
             return FedAST(
@@ -35,8 +62,9 @@ def build_algorithm(
                 weighting=algorithm.weighting,
                 variance_window=algorithm.variance_window,
                 period=algorithm.period,
+                weight=weight,
                 max_staleness=algorithm.max_staleness,
-                free_on_cancel=algorithm.cancel == "free",
+                free_on_cancel=free_on_cancel,
             )
         case cfg.FedASTStatic() | cfg.FedASTNoBuffer():
             return FedAST(
@@ -45,20 +73,70 @@ def build_algorithm(
                 stream,
                 dynamic=False,
                 buffered=isinstance(algorithm, cfg.FedASTStatic),
+                weight=weight,
                 max_staleness=algorithm.max_staleness,
-                free_on_cancel=algorithm.cancel == "free",
+                free_on_cancel=free_on_cancel,
             )
-        case cfg.SyncST():
-            return SyncST(
+        case cfg.FedBuff():
+            return fedbuff(
                 specs,
                 pool,
                 stream,
-                first_k=None if algorithm.first_k == "all" else algorithm.first_k,
-                assignment=algorithm.assignment,
-                free_on_cancel=algorithm.cancel == "free",
+                idle=algorithm.selection == "idle",
+                weight=weight,
+                max_staleness=algorithm.max_staleness,
+                free_on_cancel=free_on_cancel,
             )
         case _:
             assert_never(algorithm)
+
+
+def _build_weight(algorithm: cfg.AsyncConfig) -> staleness.Weight | None:
+    match algorithm.staleness_weight:
+        case "constant":
+            return None
+        case "polynomial":
+            return staleness.polynomial(algorithm.staleness_slope)
+        case "hinge":
+            return staleness.hinge(algorithm.staleness_slope, algorithm.staleness_grace)
+
+
+def _build_assignment(algorithm: cfg.SyncConfig) -> Assignment:
+    match algorithm:
+        case cfg.SyncST(assignment="random"):
+            return RandomPartition()
+        case cfg.SyncST():
+            return RoundRobin()
+        case cfg.SyncBayesST():
+            return BayesianOptimisation(
+                alpha=algorithm.alpha,
+                candidates=algorithm.candidates,
+                extra=algorithm.extra,
+                history=algorithm.history,
+            )
+        case cfg.SyncUCBST():
+            return UpperConfidenceBounds(
+                gamma=algorithm.gamma, extra=algorithm.extra, per_batch=algorithm.loss == "batch"
+            )
+        case cfg.SequentialFedAvg():
+            return OneAfterAnother()
+        case cfg.Centralized():
+            return PseudoClient()
+        case _:
+            assert_never(algorithm)
+
+
+def centralize(
+    tasks: Sequence[Task], simulation: cfg.Simulation
+) -> tuple[list[Task], cfg.Simulation]:
+    """One pseudo-client with all the data that the clients have between them."""
+    pooled = [
+        replace(task, partition=[np.unique(np.concatenate(task.partition))]) for task in tasks
+    ]
+    alone = {"clients": 1, "availability": cfg.Always(), "speeds": cfg.SpeedGroups(
+        factors=(1.0,), shares=(1.0,)
+    )}  # fmt: skip
+    return pooled, simulation.model_copy(update=alone)
 
 
 def build_pool(simulation: cfg.Simulation) -> availability.SimulatedPool:

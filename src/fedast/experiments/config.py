@@ -29,6 +29,12 @@ class _Async(Section):
     """Active requests per buffer place (R/b) of tasks that do not set their own buffer."""
     max_staleness: int | None = Field(None, ge=0)
     """Updates staler than this many rounds are dropped and sent again; default: none is."""
+    staleness_weight: Literal["constant", "polynomial", "hinge"] = "constant"
+    """What an update counts by its staleness s: 1, (1 + s)^-a, or 1 / (a (s - grace) + 1)."""
+    staleness_slope: float = Field(0.5, gt=0, le=1e3)
+    """The a of polynomial and hinge."""
+    staleness_grace: int = Field(10, ge=0)
+    """Up to this staleness, hinge counts an update in full."""
     cancel: Literal["free", "keep-busy"] = "free"
     """Whether a cancelled request frees its client at once or occupies it to the end."""
 
@@ -69,32 +75,91 @@ class FedASTNoBuffer(_Async):
     """Evaluations as often as with a buffer of R/ratio and this many rounds between."""
 
 
-class SyncST(Section):
-    """Sync-ST: synchronous rounds, clients split over the tasks, first k updates count."""
+class FedBuff(_Async):
+    """FedBuff: asynchronous and buffered, a finished client is replaced by an idle one."""
 
+    name: Literal["fedbuff"] = "fedbuff"
+    server_rate: float = Field(0.1, gt=0, le=1e6)
+    """Server learning rate eta_s of tasks that do not set their own."""
+    evaluate_every: int = Field(4, ge=1)
+    """Rounds between evaluations of tasks that do not set their own."""
+    selection: Literal["idle", "uniform"] = "idle"
+    """Who is asked: a random idle client, or any (then it is FedAST with a fixed allocation)."""
+
+
+class _Sync(Section):
     synchronous: ClassVar[bool] = True
 
-    name: Literal["sync-st"] = "sync-st"
     server_rate: float = Field(1.0, gt=0, le=1e6)
     """Server learning rate eta_s of tasks that do not set their own."""
     evaluate_every: int = Field(1, ge=1)
     """Rounds between evaluations of tasks that do not set their own."""
     first_k: Annotated[int, Field(ge=1)] | Literal["all"] = 30
     """Updates per task and round that count; "all" waits for every client."""
-    assignment: Literal["random", "round-robin"] = "random"
-    """How clients are split: at random by the tasks' shares, or each task in turn."""
     cancel: Literal["free", "keep-busy"] = "free"
     """Whether a request of a task that ended frees its client at once."""
 
 
-AsyncConfig: TypeAlias = FedASTDynamic | FedASTStatic | FedASTNoBuffer
-AlgorithmConfig: TypeAlias = AsyncConfig | SyncST
+class SyncST(_Sync):
+    """Sync-ST: synchronous rounds, clients split over the tasks, first k updates count."""
+
+    name: Literal["sync-st"] = "sync-st"
+    assignment: Literal["random", "round-robin"] = "random"
+    """How clients are split: at random by the tasks' shares, or each task in turn."""
+
+
+class SyncBayesST(_Sync):
+    """Sync-Bayes-ST: synchronous rounds, assignments by Bayesian optimisation."""
+
+    name: Literal["sync-bayes-st"] = "sync-bayes-st"
+    alpha: float = Field(0.25, ge=0, le=1)
+    """Weight of the slowest work times in the cost; the rest is for even participation."""
+    candidates: int = Field(75, ge=1)
+    """Random assignments that are compared in a round."""
+    extra: int = Field(5, ge=0)
+    """Available clients beyond those that are used, to choose from."""
+    history: int = Field(300, ge=1, le=2000)
+    """Past rounds that are remembered."""
+
+
+class SyncUCBST(_Sync):
+    """Sync-UCB-ST: synchronous rounds, clients by upper confidence bounds of their losses."""
+
+    name: Literal["sync-ucb-st"] = "sync-ucb-st"
+    gamma: float = Field(0.99, gt=0, le=1)
+    """Discount of past rounds."""
+    extra: int = Field(5, ge=0)
+    """Available clients beyond those that are used, to choose from."""
+    loss: Literal["batch", "mean"] = "batch"
+    """A client's mean training loss times the batch size (the authors' code), or as it is."""
+
+
+class SequentialFedAvg(_Sync):
+    """Sequential FedAvg: one task after another, each with all clients."""
+
+    name: Literal["sequential-fedavg"] = "sequential-fedavg"
+
+
+class Centralized(_Sync):
+    """Centralized: plain SGD on the pooled data of each task; the ceiling."""
+
+    name: Literal["centralized"] = "centralized"
+
+
+AsyncConfig: TypeAlias = FedASTDynamic | FedASTStatic | FedASTNoBuffer | FedBuff
+SyncConfig: TypeAlias = SyncST | SyncBayesST | SyncUCBST | SequentialFedAvg | Centralized
+AlgorithmConfig: TypeAlias = AsyncConfig | SyncConfig
 
 ALGORITHMS: Mapping[str, type[AlgorithmConfig]] = {
     "fedast-d": FedASTDynamic,
     "fedast-s": FedASTStatic,
     "fedast-nobuffer": FedASTNoBuffer,
     "sync-st": SyncST,
+    "sync-bayes-st": SyncBayesST,
+    "sync-ucb-st": SyncUCBST,
+    "sequential-fedavg": SequentialFedAvg,
+    "fedbuff": FedBuff,
+    "centralized": Centralized,
 }
 
 

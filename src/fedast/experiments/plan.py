@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol, assert_never
+from typing import Protocol
 
 from fedast.core.apportion import largest_remainder
 from fedast.core.protocol import TaskSpec
@@ -12,11 +12,8 @@ from fedast.experiments.config import (
     ActiveCap,
     AlgorithmConfig,
     AsyncConfig,
-    FedASTDynamic,
     FedASTNoBuffer,
-    FedASTStatic,
     Simulation,
-    SyncST,
 )
 from fedast.experiments.load import ConfigError
 from fedast.learn.metrics import METRICS
@@ -57,13 +54,8 @@ def plan(
     _check(tasks, simulation)
     requests = [1] * len(tasks)
     buffers = [1] * len(tasks)
-    match algorithm:
-        case FedASTDynamic() | FedASTStatic() | FedASTNoBuffer():
-            requests, buffers = _allocate(tasks, algorithm, simulation)
-        case SyncST():
-            pass
-        case _:
-            assert_never(algorithm)
+    if isinstance(algorithm, AsyncConfig):
+        requests, buffers = _allocate(tasks, algorithm, simulation)
     return [
         TaskSpec(
             name=task.name,
@@ -77,6 +69,7 @@ def plan(
             server_rate=task.training.server_rate or algorithm.server_rate,
             client_rate=task.training.client_rate,
             local_steps=task.training.local_steps,
+            batch_size=task.training.batch_size,
         )
         for task, r, b in zip(tasks, requests, buffers, strict=True)
     ]

@@ -15,13 +15,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedast.experiments.config import (
     ActiveCap,
-    FedASTDynamic,
-    FedASTNoBuffer,
-    FedASTStatic,
+    AsyncConfig,
     Measured,
     RunConfig,
     Simulation,
-    SyncST,
     TaskConfig,
     Trace,
     TrainingOverrides,
@@ -80,16 +77,13 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
             )
         )
     algorithm = config.algorithm
-    match algorithm:
-        case FedASTDynamic() | FedASTStatic() | FedASTNoBuffer():
-            total = sum(
-                spec.active_requests
-                for spec, task in zip(specs, tasks, strict=True)
-                if task.join_time == 0
-            )
-            algorithm = algorithm.model_copy(update={"requests": total})
-        case SyncST():
-            pass
+    if isinstance(algorithm, AsyncConfig):
+        total = sum(
+            spec.active_requests
+            for spec, task in zip(specs, tasks, strict=True)
+            if task.join_time == 0
+        )
+        algorithm = algorithm.model_copy(update={"requests": total})
     return config.model_copy(
         update={
             "algorithm": algorithm,

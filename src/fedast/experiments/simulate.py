@@ -19,9 +19,10 @@ from fedast.experiments.build import (
     build_pool,
     build_speeds,
     build_timers,
+    centralize,
     pick_device,
 )
-from fedast.experiments.config import ALGORITHMS, AlgorithmConfig, Simulation
+from fedast.experiments.config import ALGORITHMS, AlgorithmConfig, Centralized, Simulation
 from fedast.experiments.load import ConfigError, nearest
 from fedast.experiments.plan import plan
 from fedast.learn.learner import TorchLearner
@@ -90,6 +91,8 @@ def simulate(
                 f"tasks.{task.name}",
                 f"its partition has {len(task.partition)} parts for {simulation.clients} clients",
             )
+    if isinstance(algorithm, Centralized):
+        tasks, simulation = centralize(tasks, simulation)
     specs = plan(tasks, algorithm, simulation)
     present = [spec for spec, task in zip(specs, tasks, strict=True) if task.goal.join_time == 0]
     pool = build_pool(simulation)

@@ -99,10 +99,18 @@ class TorchLearner:
     def training_loss(self, request: RequestId, task: TaskName) -> float:
         return float(self._update(task, request).loss)
 
-    def aggregate(self, task: TaskName, requests: tuple[RequestId, ...]) -> None:
-        """x <- x - eta_s eta_c tau mean(Delta)"""
+    def aggregate(
+        self,
+        task: TaskName,
+        requests: tuple[RequestId, ...],
+        weights: tuple[float, ...] | None = None,
+    ) -> None:
+        """x <- x - eta_s eta_c tau mean(weight * Delta)"""
         how = self._benches[task].task.training
-        mean = torch.stack([self._update(task, r).delta for r in requests]).mean(dim=0)
+        deltas = torch.stack([self._update(task, r).delta for r in requests])
+        if weights is not None:
+            deltas *= torch.tensor(weights, device=deltas.device, dtype=deltas.dtype)[:, None]
+        mean = deltas.mean(dim=0)
         step = self._server_rates[task] * how.client_rate * how.local_steps
         self._stores[task].publish(self.parameters(task) - step * mean)
         for request in requests:

@@ -37,8 +37,13 @@ class Learner(Protocol):
         """The client's mean training loss over the request's local steps."""
         ...
 
-    def aggregate(self, task: TaskName, requests: tuple[RequestId, ...]) -> None:
-        """Step the task's model by the mean of these updates, to its next version."""
+    def aggregate(
+        self,
+        task: TaskName,
+        requests: tuple[RequestId, ...],
+        weights: tuple[float, ...] | None = None,
+    ) -> None:
+        """Step the task's model by the mean of these (weighted) updates, to its next version."""
         ...
 
     def variance(self, task: TaskName) -> float:
@@ -66,7 +71,12 @@ class NoLearning:
     def training_loss(self, request: RequestId, task: TaskName) -> float:
         return 0.0
 
-    def aggregate(self, task: TaskName, requests: tuple[RequestId, ...]) -> None:
+    def aggregate(
+        self,
+        task: TaskName,
+        requests: tuple[RequestId, ...],
+        weights: tuple[float, ...] | None = None,
+    ) -> None:
         pass
 
     def variance(self, task: TaskName) -> float:

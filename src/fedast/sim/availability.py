@@ -40,7 +40,10 @@ class Always:
     def draw(self, stream: Stream, holders: Collection[ClientId]) -> ClientId | None:
         return stream.below(self._clients)
 
-    def available(self, stream: Stream) -> Sequence[ClientId]:
+    def available(self, stream: Stream, extra: int = 0) -> Sequence[ClientId]:
+        return range(self._clients)
+
+    def everyone(self) -> Sequence[ClientId]:
         return range(self._clients)
 
     def next_change(self) -> float | None:
@@ -64,8 +67,11 @@ class ActiveCap:
             return None
         return client
 
-    def available(self, stream: Stream) -> Sequence[ClientId]:
-        return stream.sample(self._clients, min(self._cap, self._clients))
+    def available(self, stream: Stream, extra: int = 0) -> Sequence[ClientId]:
+        return stream.sample(self._clients, min(self._cap + extra, self._clients))
+
+    def everyone(self) -> Sequence[ClientId]:
+        return range(self._clients)
 
     def next_change(self) -> float | None:
         return None
@@ -90,9 +96,12 @@ class Bernoulli:
     def draw(self, stream: Stream, holders: Collection[ClientId]) -> ClientId | None:
         return stream.below(self._clients)
 
-    def available(self, stream: Stream) -> Sequence[ClientId]:
+    def available(self, stream: Stream, extra: int = 0) -> Sequence[ClientId]:
         present = [i for i in range(self._clients) if stream.uniform() < self._p]
         return present or [stream.below(self._clients)]
+
+    def everyone(self) -> Sequence[ClientId]:
+        return range(self._clients)
 
     def next_change(self) -> float | None:
         return None
@@ -122,7 +131,10 @@ class Trace:
     def draw(self, stream: Stream, holders: Collection[ClientId]) -> ClientId | None:
         return self._online[stream.below(len(self._online))] if self._online else None
 
-    def available(self, stream: Stream) -> Sequence[ClientId]:
+    def available(self, stream: Stream, extra: int = 0) -> Sequence[ClientId]:
+        return tuple(self._online)
+
+    def everyone(self) -> Sequence[ClientId]:
         return tuple(self._online)
 
     def next_change(self) -> float | None:

@@ -225,7 +225,7 @@ class Simulator:
             case Dispatch():
                 self._send(command)
             case Aggregate():
-                self._learner.aggregate(command.task, command.requests)
+                self._learner.aggregate(command.task, command.requests, command.weights)
             case Evaluate():
                 found = self._learner.evaluate(command.task)
                 return Evaluated(command.task, command.round, found.metric, found.loss)

@@ -1,0 +1,66 @@
+"""FedBuff: buffered asynchronous aggregation.
+
+Nguyen et al.: "Federated Learning with Buffered Asynchronous Aggregation",
+AISTATS 2022.
+
+The rule. A fixed number of clients trains at any time; every update goes into a
+buffer, which is averaged when full, each update weighted by its staleness; and
+a client that has finished is replaced by a random *idle* one. That is FedAST
+with a fixed allocation but for the idle: FedAST asks any client, busy or not, so
+that slow clients take part as often as fast ones. With several tasks, each is a
+FedBuff of its own over the shared clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import final
+
+from fedast.algorithms.fedast import FedAST
+from fedast.algorithms.staleness import Weight
+from fedast.core.protocol import ClientId, Pool, TaskSpec
+from fedast.core.streams import Stream
+
+_TRIES = 64
+
+
+@final
+class IdleOnly:
+    """A pool that gives only clients that hold no request."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def draw(self, stream: Stream, holders: Collection[ClientId]) -> ClientId | None:
+        for _ in range(_TRIES):
+            client = self._pool.draw(stream, holders)
+            if client is not None and client not in holders:
+                return client
+        return None
+
+    def available(self, stream: Stream, extra: int = 0) -> Sequence[ClientId]:
+        return self._pool.available(stream, extra)
+
+    def everyone(self) -> Sequence[ClientId]:
+        return self._pool.everyone()
+
+
+def fedbuff(
+    tasks: Sequence[TaskSpec],
+    pool: Pool,
+    stream: Stream,
+    *,
+    idle: bool = True,
+    weight: Weight | None = None,
+    max_staleness: int | None = None,
+    free_on_cancel: bool = True,
+) -> FedAST:
+    return FedAST(
+        tasks,
+        IdleOnly(pool) if idle else pool,
+        stream,
+        dynamic=False,
+        weight=weight,
+        max_staleness=max_staleness,
+        free_on_cancel=free_on_cancel,
+    )

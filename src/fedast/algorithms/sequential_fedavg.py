@@ -1,0 +1,33 @@
+"""Sequential FedAvg: one task after another, each with all clients.
+
+McMahan et al.: "Communication-Efficient Learning of Deep Networks from
+Decentralized Data", 2017, run once per task: the naive way that the FedAST
+paper's introduction starts from. Its time grows linearly with the tasks.
+
+The rule. All available clients train the first task that has not ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from fedast.algorithms.rounds import Returned
+from fedast.core.protocol import ClientId, Pool, TaskSpec
+from fedast.core.streams import Stream
+
+
+@final
+class OneAfterAnother:
+    wants_loss = False
+
+    def assign(
+        self, tasks: Sequence[TaskSpec], pool: Pool, stream: Stream
+    ) -> Sequence[Sequence[ClientId]]:
+        return [pool.available(stream), *([] for _ in tasks[1:])]
+
+    def waits_for_all(self) -> bool:
+        return False
+
+    def learn(self, returned: Sequence[Returned]) -> None:
+        pass

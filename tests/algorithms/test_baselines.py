@@ -1,0 +1,206 @@
+"""The other baselines against cases worked out by hand and against slower ways."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats  # type: ignore[import-untyped]
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import Matern
+
+from fedast.algorithms.fedast import FedAST
+from fedast.algorithms.fedbuff import fedbuff
+from fedast.algorithms.rounds import Returned, Rounds
+from fedast.algorithms.sequential_fedavg import OneAfterAnother
+from fedast.algorithms.staleness import hinge, polynomial
+from fedast.algorithms.sync_bayes_st import (
+    BayesianOptimisation,
+    distances,
+    expected_improvement,
+    posterior,
+)
+from fedast.algorithms.sync_ucb_st import UpperConfidenceBounds
+from fedast.core.protocol import (
+    Aggregate,
+    Dispatch,
+    Evaluated,
+    Event,
+    Started,
+    TaskSpec,
+    UpdateArrived,
+)
+from fedast.core.streams import Stream
+from tests.support import Books, ScriptedPool
+
+A, B = TaskSpec("a", batch_size=2), TaskSpec("b", batch_size=2)
+
+
+# --- Sync-UCB-ST --------------------------------------------------------------------------------
+
+
+def learnt() -> UpperConfidenceBounds:
+    """Two rounds with gamma = 0.5: client 0 lost 3 then 1, client 1 lost 2 and sat out."""
+    rule = UpperConfidenceBounds(gamma=0.5, extra=0)
+    rule.assign([A], ScriptedPool(3), Stream.of(0))
+    rule.learn([Returned(0, "a", 1.0, 3.0), Returned(1, "a", 1.0, 2.0)])
+    rule.learn([Returned(0, "a", 1.0, 1.0)])
+    return rule
+
+
+def test_ucb_scores_by_hand() -> None:
+    """L and N of client 0: 2 (0.5 * 3 + 1) = 5 and 1.5; of client 1: 0.5 * 4 and 0.5; T = 1.5."""
+    rule = learnt()
+    assert rule.score(0, "a") == pytest.approx(5 / 1.5 + math.sqrt(2 * math.log(1.5) / 1.5))
+    assert rule.score(1, "a") == pytest.approx(4 + math.sqrt(2 * math.log(1.5) / 0.5))
+    assert rule.score(2, "a") == math.inf, "never seen: first choice"
+
+
+def test_ucb_takes_the_best_and_tasks_choose_in_turn() -> None:
+    rule = UpperConfidenceBounds(extra=0)
+    pool, stream = ScriptedPool(4), Stream.of(0)
+    assert [sorted(g) for g in rule.assign([A, B], pool, stream)] == [[0, 1, 2, 3]] * 2
+    assert rule.waits_for_all()
+    losses = {0: 9.0, 1: 8.0, 2: 2.0, 3: 1.0}
+    rule.learn([Returned(c, t, 1.0, loss) for c, loss in losses.items() for t in "ab"])
+    assert not rule.waits_for_all()
+    first, second = rule.assign([A, B], pool, stream)
+    assert (sorted(first), sorted(second)) == ([2, 3], [0, 1]), "round 1: b chooses first"
+    rule.learn([])
+    first, second = rule.assign([A, B], pool, stream)
+    assert (sorted(first), sorted(second)) == ([0, 1], [2, 3]), "round 2: a does"
+
+
+def test_ucb_scale_of_the_loss() -> None:
+    rule = UpperConfidenceBounds(per_batch=False)
+    rule.assign([A], ScriptedPool(1), Stream.of(0))
+    rule.learn([Returned(0, "a", 1.0, 3.0)])
+    assert rule.score(0, "a") == pytest.approx(3.0), "ln 1 = 0: no bonus after one round"
+
+
+# --- Sync-Bayes-ST ------------------------------------------------------------------------------
+
+
+def test_bods_cost_by_hand() -> None:
+    """Slowest: a 5, b 2. Counts over 4 clients: a 1, 1, 0, 0 and b 1, 0, 0, 0."""
+    rule = BayesianOptimisation(alpha=0.25)
+    rule.assign([A, B], ScriptedPool(4), Stream.of(0))
+    returned = [
+        Returned(0, "a", 3.0, None),
+        Returned(1, "a", 5.0, None),
+        Returned(2, "b", 2.0, None),
+    ]
+    rule._counts.update((r.client, r.task) for r in returned)
+    variance = (2 / 4 - (2 / 4) ** 2) + (1 / 4 - (1 / 4) ** 2)
+    assert rule.cost(returned) == pytest.approx(0.25 * 7.0 + 0.75 * variance)
+
+
+def vectors(count: int) -> tuple[list[frozenset[tuple[int, str]]], np.ndarray]:
+    rng = np.random.default_rng(0)
+    dense = (rng.random((count, 30)) < 0.3).astype(float)
+    sets = [frozenset((int(i), "a") for i in np.flatnonzero(row)) for row in dense]
+    return sets, dense
+
+
+def test_the_gaussian_process_is_scikit_learns() -> None:
+    sets, dense = vectors(25)
+    values = np.random.default_rng(1).normal(size=20)
+    between = distances(sets[20:], sets[:20])
+    mean, deviation = posterior(distances(sets[:20], sets[:20]), between, values, noise=1e-3)
+    kernel = Matern(length_scale=between.mean(), nu=2.5)
+    oracle = GaussianProcessRegressor(kernel, alpha=1e-3, optimizer=None)
+    oracle.fit(dense[:20], values)
+    expected_mean, expected_deviation = oracle.predict(dense[20:], return_std=True)
+    assert mean == pytest.approx(expected_mean, abs=1e-6)
+    assert deviation == pytest.approx(expected_deviation, abs=1e-6)
+
+
+def test_expected_improvement() -> None:
+    found = expected_improvement(np.array([0.0, 2.0]), np.array([1.0, 1e-9]), best=0.5)
+    by_hand = 0.5 * stats.norm.cdf(0.5) + stats.norm.pdf(0.5)
+    assert found == pytest.approx([by_hand, 0.0], abs=1e-9)
+
+
+def test_bayes_learns_to_avoid_a_slow_client() -> None:
+    """Client 0 takes 100 with any task, the others 1; a spare client lets it be left out."""
+    rule, pool, stream = (
+        BayesianOptimisation(alpha=1.0, extra=1),
+        ScriptedPool(5, cap=4),
+        Stream.of(0),
+    )
+    chosen = []
+    for _ in range(60):
+        groups = rule.assign([A, B], pool, stream)
+        chosen.append(0 in {client for group in groups for client in group})
+        rule.learn([
+            Returned(c, t.name, 100.0 if c == 0 else 1.0, None)
+            for t, group in zip((A, B), groups, strict=True) for c in group
+        ])  # fmt: skip
+    assert sum(chosen[30:]) < 6, "by chance it would be 24 of 30"
+
+
+# --- Sequential FedAvg, FedBuff ------------------------------------------------------------------
+
+
+def test_sequential_trains_one_task_after_another() -> None:
+    specs = [TaskSpec("a", target=0.5), TaskSpec("b")]
+    books = Books(Rounds(specs, ScriptedPool(6), Stream.of(0), OneAfterAnother(), first_k=2))
+    books.feed(Started())
+    books.feed(Evaluated("a", 0, 0.1, 1.0))
+    books.feed(Evaluated("b", 0, 0.1, 1.0))
+    assert {d.task for d in books.in_flight.values()} == {"a"}
+    assert len(books.in_flight) == 6
+    for request in books.arrive_order()[:2]:
+        books.feed(UpdateArrived(request, 1.0))
+    books.feed(Evaluated("a", 1, 0.9, 0.1))
+    assert {d.task for d in books.in_flight.values()} == {"b"}
+
+
+def trace(algorithm: FedAST, count: int = 60) -> list[object]:
+    books = Books(algorithm)
+    commands: list[object] = list(books.feed(Started()))
+    for _ in range(count):
+        event: Event = UpdateArrived(books.arrive_order()[0], 1.0)
+        commands += books.feed(event)
+    return commands
+
+
+def test_fedbuff_with_uniform_selection_is_static_fedast_with_one_task() -> None:
+    spec = TaskSpec("a", active_requests=6, buffer_size=2)
+    ours = fedbuff([spec], ScriptedPool(9), Stream.of(1), idle=False)
+    theirs = FedAST([spec], ScriptedPool(9), Stream.of(1), dynamic=False)
+    assert trace(ours) == trace(theirs)
+
+
+def test_fedbuff_asks_idle_clients_only() -> None:
+    spec = TaskSpec("a", active_requests=6, buffer_size=2)
+    books = Books(fedbuff([spec], ScriptedPool(20), Stream.of(1)))
+    books.feed(Started())
+    for _ in range(100):
+        for command in books.feed(UpdateArrived(books.arrive_order()[0], 1.0)):
+            if isinstance(command, Dispatch):
+                others = [
+                    d.client for d in books.in_flight.values() if d.request != command.request
+                ]
+                assert command.client not in others
+
+
+def test_no_buffer_is_fedast_with_a_buffer_of_one() -> None:
+    for_buffer = TaskSpec("a", active_requests=6, buffer_size=1)
+    plain = FedAST([for_buffer], ScriptedPool(9), Stream.of(1), dynamic=False)
+    without = FedAST(
+        [TaskSpec("a", active_requests=6, buffer_size=3)],
+        ScriptedPool(9), Stream.of(1), dynamic=False, buffered=False,
+    )  # fmt: skip
+    assert trace(plain) == trace(without)
+
+
+def test_staleness_weights() -> None:
+    assert [polynomial(0.5)(s) for s in (0, 3, 8)] == pytest.approx([1.0, 0.5, 1 / 3])
+    assert [hinge(0.5, 4)(s) for s in (0, 4, 6)] == pytest.approx([1.0, 1.0, 0.5])
+    spec = TaskSpec("a", active_requests=3, buffer_size=2)
+    algorithm = FedAST([spec], ScriptedPool(9), Stream.of(1), dynamic=False, weight=polynomial(1.0))
+    steps = [c for c in trace(algorithm, 4) if isinstance(c, Aggregate)]
+    assert steps[0].weights == (1.0, 1.0)
+    assert steps[1].weights == (0.5, 0.5), "2 and 3 were sent before the first round ended"
