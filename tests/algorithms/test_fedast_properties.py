@@ -237,7 +237,7 @@ class NoBufferMachine(FedASTMachine):
     buffered = False
 
 
-MANY = settings(max_examples=60, stateful_step_count=60, deadline=None)
+MANY = settings(max_examples=60, stateful_step_count=60)
 
 TestDynamic = FedASTMachine.TestCase
 TestStatic = StaticMachine.TestCase

@@ -197,7 +197,7 @@ class SyncMachine(RuleBasedStateMachine):
 
 
 TestSyncST = SyncMachine.TestCase
-TestSyncST.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
+TestSyncST.settings = settings(max_examples=120, stateful_step_count=60)
 
 
 def start(
