@@ -10,7 +10,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test test-all test-data lint bench figures clean
+.PHONY: help setup demo test test-all test-data lint bench figures reference clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -55,6 +55,10 @@ figures: $(STAMP)
 	@echo "==> The figure and the table in the README, from a fresh demo"
 	$(BIN)/fedast demo --out fedast-demo --overwrite
 	cp fedast-demo/curves.png docs/images/demo.png
+
+reference: $(STAMP)
+	@echo "==> docs/algorithms.md, from the algorithms themselves"
+	$(BIN)/fedast list algorithms --markdown > docs/algorithms.md
 
 clean:
 	rm -rf $(VENV) fedast-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

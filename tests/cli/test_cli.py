@@ -76,6 +76,14 @@ def test_every_algorithm_option_is_explained() -> None:
             assert said["help"], f"{name}.{option} has no explanation"
 
 
+def test_the_reference_page_is_current() -> None:
+    """`make reference` writes it."""
+    page = (EXAMPLES.parent / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    assert fedast("list", "algorithms", "--markdown").stdout == page
+    for name in json.loads(fedast("list", "algorithms", "--json").stdout):
+        assert f"\n## {name}\n" in page
+
+
 def test_run_writes_its_records(tmp_path: Path) -> None:
     out = tmp_path / "run"
     done = fedast("run", QUICK, *SHORT, "--out", str(out), "--events", "--seed", "5")

@@ -8,6 +8,7 @@ import json
 import textwrap
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
+from importlib import import_module
 from typing import Any
 
 import click
@@ -94,7 +95,49 @@ def _notes(kind: type) -> dict[str, str]:
     return notes
 
 
-def show(what: str, as_json: bool) -> None:
+_RULES = {
+    "fedast-d": "fedast",
+    "fedast-s": "fedast",
+    "fedast-nobuffer": "fedast",
+    "sync-st": "sync_st",
+    "sync-bayes-st": "sync_bayes_st",
+    "sync-ucb-st": "sync_ucb_st",
+    "sequential-fedavg": "sequential_fedavg",
+    "fedbuff": "fedbuff",
+    "centralized": "centralized",
+}
+"""Where each algorithm's reference and rule stand: at the head of its module."""
+
+
+def reference() -> str:
+    """The reference page of all algorithms (docs/algorithms.md)."""
+    lines = [
+        "# The algorithms",
+        "",
+        "Made by `fedast list algorithms --markdown`; do not edit. Every option goes under",
+        "`[algorithm]` in a configuration, or under `[algorithms.NAME]` for comparisons.",
+    ]
+    told: set[str] = set()
+    for entry in entries("algorithms"):
+        lines += ["", f"## {entry.name}", "", entry.summary]
+        module = _RULES[entry.name]
+        if module not in told:
+            told.add(module)
+            text = inspect.getdoc(import_module(f"fedast.algorithms.{module}")) or ""
+            lines += ["", *text.splitlines()[2:]]
+        lines += ["", "| option | default | meaning |", "|---|---|---|"]
+        for option in entry.options:
+            default = "–" if option.default is None else option.default
+            lines.append(f"| `{option.name}` | {default} | {option.help} |")
+    return "\n".join(lines) + "\n"
+
+
+def show(what: str, as_json: bool, as_markdown: bool = False) -> None:
+    if as_markdown:
+        if what != "algorithms":
+            raise click.UsageError("--markdown is for algorithms")
+        click.echo(reference(), nl=False)
+        return
     found = entries(what)
     if as_json:
         table = {

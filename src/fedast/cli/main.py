@@ -132,11 +132,12 @@ def validate(config: str, settings: tuple[str, ...], resolved: bool) -> None:
 @cli.command(name="list")
 @click.argument("what", type=click.Choice(["algorithms", "tasks", "delays", "availability"]))
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def list_command(what: str, as_json: bool) -> None:
+@click.option("--markdown", "as_markdown", is_flag=True, help="The reference page of algorithms.")
+def list_command(what: str, as_json: bool, as_markdown: bool) -> None:
     """Show what can be named in a configuration, with its options and defaults."""
     from fedast.cli.catalogue import show
 
-    show(what, as_json)
+    show(what, as_json, as_markdown)
 
 
 @cli.group()
