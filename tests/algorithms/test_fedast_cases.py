@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from fedast.algorithms.fedast import FedAST
+from fedast.algorithms.weighting import WEIGHTINGS
 from fedast.core.protocol import (
     Aggregate,
     Command,
@@ -206,7 +207,7 @@ def reallocated(weighting: str, variances: dict[str, float]) -> Reallocate:
             "b", active_requests=24, buffer_size=3, server_rate=0.4, client_rate=0.2, local_steps=2
         ),
         dynamic=True,
-        weighting=weighting,
+        weighting=WEIGHTINGS[weighting],
         variance_window=2,
         period=0.5,
     )

@@ -14,6 +14,7 @@ from hypothesis.stateful import (
 )
 
 from fedast.algorithms.fedast import FedAST
+from fedast.algorithms.weighting import WEIGHTINGS
 from fedast.core.protocol import (
     Accept,
     Command,
@@ -50,7 +51,7 @@ class FedASTMachine(RuleBasedStateMachine):
         cap=st.one_of(st.none(), st.integers(1, 10)),
         max_staleness=st.one_of(st.none(), st.integers(0, 3)),
         max_rounds=st.one_of(st.none(), st.integers(1, 5)),
-        weighting=st.sampled_from(["plain", "bound", "authors-code"]),
+        weighting=st.sampled_from([*WEIGHTINGS]),
     )
     def begin(
         self,
@@ -79,7 +80,7 @@ class FedASTMachine(RuleBasedStateMachine):
             Stream.of(seed, "control"),
             dynamic=self.dynamic,
             buffered=self.buffered,
-            weighting=weighting,
+            weighting=WEIGHTINGS[weighting],
             variance_window=2,
             period=0.3,
             max_staleness=max_staleness,

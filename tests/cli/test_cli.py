@@ -49,7 +49,7 @@ def test_help_is_light() -> None:
     subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("what", ["algorithms", "tasks", "delays", "availability"])
+@pytest.mark.parametrize("what", ["algorithms", "tasks", "delays", "availability", "server"])
 def test_list_and_validate_need_no_torch(what: str) -> None:
     probe = (
         "import sys\n"

@@ -84,7 +84,15 @@ def resolved(tmp_path: Path, text: str = BASE, *settings: str) -> RunConfig:
         ("algorithm.ratio=1e-320", "algorithm.ratio: input should be greater than or equal to 1"),
         ("simulation.speeds.shares=[1e308]", "less than or equal to 1000000000"),
         ("algorithm.name.x.y=1", "algorithm.name.x.y: 'x' cannot be set inside a plain value"),
-        ("algorithm.weighting='plane'", "algorithm.weighting: input should be 'plain', 'bound'"),
+        ("algorithm.weighting='plane'", "algorithm.weighting: should be 'plain', 'bound'"),
+        ("tasks.synthetic.server_step=adm", "server_step.rule: unknown value 'adm'; did you mean"),
+        ("tasks.synthetic.server_step={rule='adam', beta=1}", "server_step.beta: unknown key; did"),
+        ("tasks.synthetic.combining=middle", "combining.rule: input should be 'mean', 'median' or"),
+        (
+            "tasks.synthetic.calibration={uses='auto'}",
+            "calibration.uses: unknown key; did you mean",
+        ),
+        ("tasks.synthetic.combining=median", "combining: median cuts nothing off of 2 updates"),
         ("compute.device='tpu'", "compute.device: input should be 'auto', 'cpu' or 'cuda'"),
     ],
 )

@@ -233,13 +233,51 @@ OPTIONS = [
     ("fedast-s", "tasks.0.size=0.3"),
     ("fedast-s", "algorithm.staleness_weight=polynomial"),
     ("fedast-d", "algorithm.staleness_weight=hinge"),
-    ("fedbuff", "algorithm.selection=uniform"),
+    ("fedbuff", "algorithm.idle=false"),
     ("sync-bayes-st", "algorithm.alpha=1.0"),
     ("sync-bayes-st", "algorithm.candidates=3"),
     ("sync-ucb-st", "algorithm.extra=0"),
     ("sync-ucb-st", "algorithm.gamma=0.2"),
     ("fedast-s", "tasks.0.buffer=4"),
+    ("fedast-d", "algorithm.weighting=shares"),
+    ("fedast-d", "algorithm.weighting=uniform"),
+    ("fedast-d", "algorithm.weighting=tests.experiments.test_runs:all_to_the_last"),
+    ("fedast-s", "algorithm.selection=speed"),
+    ("fedast-s", "algorithm.selection=loss"),
+    ("sync-st", "algorithm.selection=loss"),
+    ("sync-st", "algorithm.selection=speed"),
+    ("fedast-s", "tasks.0.server_step=momentum"),
+    ("sync-st", "tasks.0.server_step=adam"),
+    ("fedast-s", "tasks.0.server_step=yogi"),
+    ("fedast-s", "tasks.0.server_step={rule='fadas', patience=1}"),
+    ("sync-st", "tasks.0.combining=median"),
+    ("sync-st", "tasks.0.combining={rule='trimmed-mean', trim=0.34}"),
+    ("fedast-s", "tasks.0.combining={clip=0.1}"),
+    ("fedast-s", "tasks.0.combining.clip=median"),
+    ("fedast-s", "tasks.0.calibration=always"),
+    ("fedast-s", "tasks.0.calibration=auto"),
 ]
+
+
+def all_to_the_last(_variance: float, task: TaskSpec) -> float:
+    return float(task.name == "synthetic")
+
+
+def test_momentum_zero_is_plain(tmp_path: Path) -> None:
+    logs = []
+    for step in ("{rule='momentum', beta=0.0}", "plain"):
+        config = quick("fedast-s", f"tasks.0.server_step={step}")
+        execute(config, tmp_path / step, events=True)
+        logs.append((tmp_path / step / "events.jsonl").read_text())
+    assert logs[0] == logs[1]
+
+
+def test_initial_shares(tmp_path: Path) -> None:
+    config = quick("fedast-s", "algorithm.initial=shares", "tasks.0.share=3.0")
+    first, second = (task.requests for task in config.tasks)
+    assert first is not None
+    assert second is not None
+    assert first == pytest.approx(3 * second, abs=2)
 
 
 @pytest.mark.parametrize(("algorithm", "setting"), OPTIONS)

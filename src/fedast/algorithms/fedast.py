@@ -24,8 +24,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import assert_never, final
 
+from fedast.algorithms.selection import Selection, draw
 from fedast.algorithms.staleness import Weight
-from fedast.algorithms.weighting import WEIGHTINGS
+from fedast.algorithms.weighting import Weighting, plain
 from fedast.core.apportion import apportion
 from fedast.core.ledger import Ledger
 from fedast.core.progress import Progress
@@ -102,10 +103,11 @@ class FedAST:
         *,
         dynamic: bool = True,
         buffered: bool = True,
-        weighting: str = "plain",
+        weighting: Weighting = plain,
         variance_window: int = 8,
         period: float = 0.75,
         weight: Weight | None = None,
+        selection: Selection | None = None,
         max_staleness: int | None = None,
         free_on_cancel: bool = True,
     ) -> None:
@@ -113,10 +115,11 @@ class FedAST:
         self._stream = stream
         self._buffered = buffered
         self._dynamic = dynamic
-        self._weigh = WEIGHTINGS[weighting]
+        self._weigh = weighting
         self._window = variance_window
         self._period = period
         self._weight = weight
+        self._selection = selection
         self._max_staleness = max_staleness
         self._free_on_cancel = free_on_cancel
         self._ledger = Ledger()
@@ -134,7 +137,7 @@ class FedAST:
 
     @property
     def wants_loss(self) -> bool:
-        return False
+        return self._selection is not None and self._selection.wants_loss
 
     @property
     def unfinished(self) -> tuple[TaskName, ...]:
@@ -161,7 +164,7 @@ class FedAST:
             raise IllegalEvent("VariancesMeasured answers MeasureVariances, at once")
         match event:
             case UpdateArrived():
-                return self._arrived(event.request)
+                return self._arrived(event)
             case RequestLost():
                 return self._lost(event)
             case Evaluated():
@@ -193,10 +196,12 @@ class FedAST:
         commands.extend(lane.progress.evaluate() for lane in self._open)
         return commands
 
-    def _arrived(self, request_id: RequestId) -> list[Command]:
-        request = self._ledger.settle(request_id)
+    def _arrived(self, event: UpdateArrived) -> list[Command]:
+        request = self._ledger.settle(event.request)
         if isinstance(request, IgnoreReason):
-            return [Ignore(request_id, request)]
+            return [Ignore(event.request, request)]
+        if self._selection is not None:
+            self._selection.learn(request.client, request.task, event.work_time, event.loss)
         lane = self._lanes[request.task]
         staleness = lane.progress.round - request.version
         counted = self._max_staleness is None or staleness <= self._max_staleness
@@ -250,7 +255,10 @@ class FedAST:
                     self._send(lane, commands, ledger.holders)
 
     def _send(self, lane: _Lane, commands: list[Command], holders: Collection[ClientId]) -> None:
-        client = self._pool.draw(self._stream, holders)
+        if self._selection is not None:
+            client = draw(self._selection, lane.name, self._pool, self._stream, holders)
+        else:
+            client = self._pool.draw(self._stream, holders)
         if client is not None:
             request = self._ledger.open(lane.name, client, lane.progress.round)
             commands.append(Dispatch(request.id, lane.name, client, request.version))
@@ -364,6 +372,8 @@ class FedAST:
                 self._weigh(value, lane.progress.spec)
                 for value, lane in zip(values, self._open, strict=True)
             ]
+            if any(not math.isfinite(weight) or weight < 0.0 for weight in weights):
+                raise ValueError(f"the weighting of variances gave {weights}: not all 0 or more")
             self._retarget(self._total, weights, [lane.least for lane in self._open])
             commands.append(self._reallocated(ReallocCause.PERIOD, dict(variances)))
         self._settle(asking, commands)

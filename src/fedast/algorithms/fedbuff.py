@@ -17,6 +17,7 @@ from collections.abc import Collection, Sequence
 from typing import final
 
 from fedast.algorithms.fedast import FedAST
+from fedast.algorithms.selection import Selection
 from fedast.algorithms.staleness import Weight
 from fedast.core.protocol import ClientId, Pool, TaskSpec
 from fedast.core.streams import Stream
@@ -52,6 +53,7 @@ def fedbuff(
     *,
     idle: bool = True,
     weight: Weight | None = None,
+    selection: Selection | None = None,
     max_staleness: int | None = None,
     free_on_cancel: bool = True,
 ) -> FedAST:
@@ -61,6 +63,7 @@ def fedbuff(
         stream,
         dynamic=False,
         weight=weight,
+        selection=selection,
         max_staleness=max_staleness,
         free_on_cancel=free_on_cancel,
     )

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import final
 
 from fedast.algorithms.rounds import Returned
+from fedast.algorithms.selection import Selection
 from fedast.core.apportion import largest_remainder
 from fedast.core.protocol import ClientId, Pool, TaskName, TaskSpec
 from fedast.core.streams import Stream
@@ -49,25 +50,45 @@ def cut(clients: Sequence[ClientId], sizes: Sequence[int]) -> list[Sequence[Clie
 
 @final
 class RandomPartition:
-    """The available clients, shuffled and cut by share."""
+    """The available clients, shuffled and cut by share.
 
-    wants_loss = False
+    With a ``selection``, as many clients as otherwise take part, each the best of its few
+    candidates for its task, as far as more are available than take part.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, selection: Selection | None = None) -> None:
         self._shares = Shares()
+        self._selection = selection
+
+    @property
+    def wants_loss(self) -> bool:
+        return self._selection is not None and self._selection.wants_loss
 
     def assign(
         self, tasks: Sequence[TaskSpec], pool: Pool, stream: Stream
     ) -> Sequence[Sequence[ClientId]]:
         clients = list(pool.available(stream))
+        places = len(clients)
+        selection = self._selection
+        if selection is not None and selection.candidates > 1:
+            clients = list(pool.available(stream, (selection.candidates - 1) * places))
+            places = min(places, len(clients))
         stream.shuffle(clients)
-        return cut(clients, self._shares.sizes(len(clients), tasks))
+        groups = cut(range(places), self._shares.sizes(places, tasks))
+        if selection is None:
+            return [[clients[place] for place in group] for group in groups]
+        return [
+            [selection.best(task.name, clients[place::places]) for place in group]
+            for task, group in zip(tasks, groups, strict=True)
+        ]
 
     def waits_for_all(self) -> bool:
         return False
 
     def learn(self, returned: Sequence[Returned]) -> None:
-        pass
+        if self._selection is not None:
+            for one in returned:
+                self._selection.learn(one.client, one.task, one.work_time, one.loss)
 
 
 @final

@@ -15,7 +15,14 @@ import click
 from pydantic import BaseModel
 from rich.console import Console
 
-from fedast.experiments.config import ALGORITHMS, AVAILABILITY, DELAYS
+from fedast.experiments.config import (
+    ALGORITHMS,
+    AVAILABILITY,
+    DELAYS,
+    STEPS,
+    CalibrationConfig,
+    CombiningConfig,
+)
 from fedast.learn.own import plugins
 from fedast.learn.presets import PRESETS
 
@@ -39,6 +46,11 @@ def entries(what: str) -> list[Entry]:
         "algorithms": ALGORITHMS,
         "delays": DELAYS,
         "availability": AVAILABILITY,
+        "server": {
+            **{f"server_step.{name}": section for name, section in STEPS.items()},
+            "combining": CombiningConfig,
+            "calibration": CalibrationConfig,
+        },
     }
     if what in sections:
         return [_section_entry(name, section) for name, section in sections[what].items()]
@@ -66,7 +78,7 @@ def _section_entry(name: str, section: type[BaseModel]) -> Entry:
     options = tuple(
         Option(key, "required" if field.is_required() else field.default, notes.get(key, ""))
         for key, field in section.model_fields.items()
-        if key not in ("name", "model")
+        if key not in ("name", "model") and not (key == "rule" and "rule" not in notes)
     )
     return Entry(name, inspect.getdoc(section) or "", options)
 
@@ -125,11 +137,33 @@ def reference() -> str:
             told.add(module)
             text = inspect.getdoc(import_module(f"fedast.algorithms.{module}")) or ""
             lines += ["", *text.splitlines()[2:]]
-        lines += ["", "| option | default | meaning |", "|---|---|---|"]
-        for option in entry.options:
-            default = "–" if option.default is None else option.default
-            lines.append(f"| `{option.name}` | {default} | {option.help} |")
+        lines += _option_table(entry)
+    lines += [
+        "",
+        "# The server side of a task",
+        "",
+        'With any algorithm, under a `[[tasks]]`: `server_step = "momentum"`, or with options',
+        '`server_step = { rule = "momentum", beta = 0.5 }`; so too `combining` and `calibration`.',
+    ]
+    for module in ("stepping", "combining", "calibration"):
+        text = inspect.getdoc(import_module(f"fedast.learn.server.{module}")) or ""
+        lines += ["", *text.splitlines()]
+        for entry in entries("server"):
+            if entry.name.startswith(("server_step", module)[module != "stepping"]):
+                lines += ["", f"## {entry.name}", "", entry.summary]
+                lines += _option_table(entry) if entry.options else []
+    for module, title in (("weighting", "Allocation"), ("selection", "Client selection")):
+        text = inspect.getdoc(import_module(f"fedast.algorithms.{module}")) or ""
+        lines += ["", f"# {title}", "", *text.splitlines()]
     return "\n".join(lines) + "\n"
+
+
+def _option_table(entry: Entry) -> list[str]:
+    lines = ["", "| option | default | meaning |", "|---|---|---|"]
+    for option in entry.options:
+        default = "–" if option.default is None else option.default
+        lines.append(f"| `{option.name}` | {default} | {' '.join(option.help.split())} |")
+    return lines
 
 
 def show(what: str, as_json: bool, as_markdown: bool = False) -> None:

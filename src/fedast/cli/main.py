@@ -86,7 +86,7 @@ def run(config: str, **options: Any) -> None:
 @cli.command()
 @click.argument("configs", nargs=-1, required=True, type=click.Path(dir_okay=False))
 @click.option("--algorithm", "algorithms", multiple=True,
-              help="Run each configuration with this algorithm; repeatable.")  # fmt: skip
+              help="Run each configuration with this algorithm, or all; repeatable.")  # fmt: skip
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(min=1),
               help="Seeds per configuration: its own seed and the following ones.")  # fmt: skip
 @click.option("--baseline", help="Label that gains are measured against; default: the last.")
@@ -130,7 +130,9 @@ def validate(config: str, settings: tuple[str, ...], resolved: bool) -> None:
 
 
 @cli.command(name="list")
-@click.argument("what", type=click.Choice(["algorithms", "tasks", "delays", "availability"]))
+@click.argument(
+    "what", type=click.Choice(["algorithms", "tasks", "delays", "availability", "server"])
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="The reference page of algorithms.")
 def list_command(what: str, as_json: bool, as_markdown: bool) -> None:

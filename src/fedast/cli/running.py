@@ -21,7 +21,7 @@ from fedast.cli.live import LineView, LiveView
 from fedast.cli.tables import against, comparison_table, new_table, result_table
 from fedast.experiments.batch import BatchRun, Interrupted, Pulse, default_jobs, run_batch
 from fedast.experiments.build import check_inputs
-from fedast.experiments.config import RunConfig
+from fedast.experiments.config import ALGORITHMS, RunConfig
 from fedast.experiments.load import ConfigError, load, nearest
 from fedast.experiments.resolve import resolve
 from fedast.learn.presets import PRESETS
@@ -123,11 +123,14 @@ def run_one(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    from fedast.experiments.run import execute
+    from fedast.experiments.run import execute, memory_notes
 
     config = load_resolved(path, settings, algorithm=algorithm, seed=seed, device=device)
     _check_out(out, events)
     prepare_data([config], offline)
+    if not quiet:
+        for note in memory_notes(config):
+            click.echo(note, err=True)
     console = Console(highlight=False)
     title = f"{config.algorithm.name} · {config.simulation.clients} clients · seed {config.seed}"
     with interruptible() as stop:
@@ -230,6 +233,11 @@ def run_comparison(
     jobs = jobs or default_jobs()
     show = not (quiet or as_json)
     if show:
+        from fedast.experiments.run import memory_notes
+
+        for label, config in configs.items():
+            for note in memory_notes(config):
+                click.echo(f"{label}: {note}", err=True)
         console.print(
             f"{len(configs)} configurations × {seeds} seeds = {len(runs)} runs, {jobs} at a time"
         )
@@ -267,6 +275,8 @@ def _labelled(
     paths: Sequence[str], algorithms: Sequence[str], settings: Sequence[str], device: str | None
 ) -> dict[str, RunConfig]:
     """Every configuration with every algorithm, under a label that tells it from the others."""
+    if "all" in algorithms:
+        algorithms = tuple(ALGORITHMS)
     configs: dict[str, RunConfig] = {}
     for path in paths:
         for algorithm in algorithms or (None,):
@@ -297,14 +307,14 @@ def _write_comparison(
 ) -> list[Path]:
     if folder is None:
         return []
-    from fedast.report.figures import learning_curves, save
+    from fedast.report.figures import SHADED, learning_curves, save
 
     write_atomically(folder / "comparison.json", json.dumps(comparison.to_json(), indent=2) + "\n")
     targets = {task.name or task.use: task.target for task in config.tasks}
     seeds = len(next(iter(runs.values())))
     title = (
         f"{len(config.tasks)} models over {config.simulation.clients} clients, "
-        f"mean and range of {seeds} seeds"
+        f"mean{' and range' if len(runs) <= SHADED else ''} of {seeds} seeds"
     )
     return save(learning_curves(runs, comparison, targets, title), folder, "curves")
 

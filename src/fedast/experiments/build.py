@@ -14,21 +14,38 @@ from fedast.algorithms.centralized import PseudoClient
 from fedast.algorithms.fedast import FedAST
 from fedast.algorithms.fedbuff import fedbuff
 from fedast.algorithms.rounds import Assignment, Rounds
+from fedast.algorithms.selection import LossSelection, Selection, SpeedSelection
 from fedast.algorithms.sequential_fedavg import OneAfterAnother
 from fedast.algorithms.sync_bayes_st import BayesianOptimisation
 from fedast.algorithms.sync_st import RandomPartition, RoundRobin
 from fedast.algorithms.sync_ucb_st import UpperConfidenceBounds
+from fedast.algorithms.weighting import WEIGHTINGS, Weighting
 from fedast.core.protocol import Algorithm, Pool, StopReason, TaskSpec
 from fedast.core.streams import Stream
 from fedast.experiments import config as cfg
 from fedast.experiments.load import ConfigError
 from fedast.experiments.plan import Outline, active_cap
 from fedast.experiments.resolve import options_of, outline, preset_of
+from fedast.learn.own import find_function, make_importable
 from fedast.learn.task import Task
 from fedast.sim import availability, delays
 from fedast.sim.simulator import Deadline, Join, Timer
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+
+
+def build_weighting(name: str) -> Weighting:
+    return WEIGHTINGS[name] if name in WEIGHTINGS else find_function(name)
+
+
+def _build_selection(algorithm: cfg.AsyncConfig | cfg.SyncST) -> Selection | None:
+    match algorithm.selection:
+        case "uniform":
+            return None
+        case "speed":
+            return SpeedSelection(algorithm.candidates)
+        case "loss":
+            return LossSelection(algorithm.candidates)
 
 
 def build_algorithm(
@@ -51,6 +68,7 @@ def _build_async(
     algorithm: cfg.AsyncConfig, specs: Sequence[TaskSpec], pool: Pool, stream: Stream
 ) -> Algorithm:
     weight = _build_weight(algorithm)
+    selection = _build_selection(algorithm)
     free_on_cancel = algorithm.cancel == "free"
     match algorithm:
         case cfg.FedASTDynamic():
@@ -59,10 +77,11 @@ def _build_async(
                 pool,
                 stream,
                 dynamic=True,
-                weighting=algorithm.weighting,
+                weighting=build_weighting(algorithm.weighting),
                 variance_window=algorithm.variance_window,
                 period=algorithm.period,
                 weight=weight,
+                selection=selection,
                 max_staleness=algorithm.max_staleness,
                 free_on_cancel=free_on_cancel,
             )
@@ -74,6 +93,7 @@ def _build_async(
                 dynamic=False,
                 buffered=isinstance(algorithm, cfg.FedASTStatic),
                 weight=weight,
+                selection=selection,
                 max_staleness=algorithm.max_staleness,
                 free_on_cancel=free_on_cancel,
             )
@@ -82,8 +102,9 @@ def _build_async(
                 specs,
                 pool,
                 stream,
-                idle=algorithm.selection == "idle",
+                idle=algorithm.idle,
                 weight=weight,
+                selection=selection,
                 max_staleness=algorithm.max_staleness,
                 free_on_cancel=free_on_cancel,
             )
@@ -104,7 +125,7 @@ def _build_weight(algorithm: cfg.AsyncConfig) -> staleness.Weight | None:
 def _build_assignment(algorithm: cfg.SyncConfig) -> Assignment:
     match algorithm:
         case cfg.SyncST(assignment="random"):
-            return RandomPartition()
+            return RandomPartition(_build_selection(algorithm))
         case cfg.SyncST():
             return RoundRobin()
         case cfg.SyncBayesST():
@@ -215,6 +236,7 @@ def build_tasks(config: cfg.RunConfig) -> list[Task]:
                 training=sketch.training,
                 goal=sketch.goal,
                 allocation=sketch.allocation,
+                server=sketch.server,
             )
         )
     return tasks
@@ -236,5 +258,8 @@ def check_inputs(config: cfg.RunConfig) -> None:
     """Find out whether what a resolved configuration names is there and can be used."""
     if config.compute.device == "cuda":
         pick_device("cuda")
+    make_importable(config.path)
+    if isinstance(config.algorithm, cfg.FedASTDynamic):
+        build_weighting(config.algorithm.weighting)
     build_pool(config.simulation)
     build_delay(config.simulation, [task.name or task.use for task in config.tasks])

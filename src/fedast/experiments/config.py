@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+
+from fedast.algorithms.weighting import WEIGHTINGS
 
 
 class Section(BaseModel):
@@ -20,6 +22,13 @@ class Section(BaseModel):
 # --- algorithms -----------------------------------------------------------------------
 
 
+def _weighting(name: str) -> str:
+    if name in WEIGHTINGS or ":" in name:
+        return name
+    known = ", ".join(repr(known) for known in WEIGHTINGS)
+    raise ValueError(f"should be {known} or your own package.module:function")
+
+
 class _Async(Section):
     synchronous: ClassVar[bool] = False
 
@@ -27,6 +36,12 @@ class _Async(Section):
     """Active requests of all tasks together (sum of R); default 1.28 per client of the cap."""
     ratio: float = Field(32.0, ge=1, le=1e6)
     """Active requests per buffer place (R/b) of tasks that do not set their own buffer."""
+    initial: Literal["uniform", "shares"] = "uniform"
+    """How requests are split at the start over tasks that do not set their own."""
+    selection: Literal["uniform", "speed", "loss"] = "uniform"
+    """Which of a few random candidates is asked: any, the fastest, the one of highest loss."""
+    candidates: int = Field(2, ge=1, le=1000)
+    """Clients that speed and loss selection choose from."""
     max_staleness: int | None = Field(None, ge=0)
     """Updates staler than this many rounds are dropped and sent again; default: none is."""
     staleness_weight: Literal["constant", "polynomial", "hinge"] = "constant"
@@ -47,8 +62,9 @@ class FedASTDynamic(_Async):
     """Server learning rate eta_s of tasks that do not set their own."""
     evaluate_every: int = Field(4, ge=1)
     """Rounds between evaluations of tasks that do not set their own."""
-    weighting: Literal["plain", "bound", "authors-code"] = "plain"
-    """How a variance becomes a share of the requests."""
+    weighting: Annotated[str, AfterValidator(_weighting)] = "plain"
+    """How a variance becomes a share of the requests: plain, bound, authors-code, uniform, shares,
+    or your own package.module:function of the variance and the task."""
     variance_window: int = Field(8, ge=2)
     """Latest updates per task (V) from which its variance is estimated."""
     period: float = Field(0.75, gt=0)
@@ -83,8 +99,8 @@ class FedBuff(_Async):
     """Server learning rate eta_s of tasks that do not set their own."""
     evaluate_every: int = Field(4, ge=1)
     """Rounds between evaluations of tasks that do not set their own."""
-    selection: Literal["idle", "uniform"] = "idle"
-    """Who is asked: a random idle client, or any (then it is FedAST with a fixed allocation)."""
+    idle: bool = True
+    """Whether only idle clients are asked; if not, it is FedAST with a fixed allocation."""
 
 
 class _Sync(Section):
@@ -106,6 +122,10 @@ class SyncST(_Sync):
     name: Literal["sync-st"] = "sync-st"
     assignment: Literal["random", "round-robin"] = "random"
     """How clients are split: at random by the tasks' shares, or each task in turn."""
+    selection: Literal["uniform", "speed", "loss"] = "uniform"
+    """Which of a few random candidates takes part (random assignment only)."""
+    candidates: int = Field(2, ge=1, le=1000)
+    """Clients that speed and loss selection choose from."""
 
 
 class SyncBayesST(_Sync):
@@ -289,6 +309,87 @@ class TrainingOverrides(Section):
     sampling: Literal["epochs", "independent"] | None = None
 
 
+class PlainStep(Section):
+    """The model steps by server_rate times the mean update (the paper)."""
+
+    rule: Literal["plain"] = "plain"
+
+
+class MomentumStep(Section):
+    """Server momentum (FedAvgM)."""
+
+    rule: Literal["momentum"] = "momentum"
+    beta: float = Field(0.9, ge=0, lt=1)
+    """What is kept of the last step; 0 is plain."""
+
+
+class _AdaptiveStep(Section):
+    beta1: float = Field(0.9, ge=0, lt=1)
+    """What is kept of the first moment."""
+    beta2: float = Field(0.99, ge=0, lt=1)
+    """What is kept of the second moment."""
+    epsilon: float = Field(1e-3, gt=0, le=1)
+    """Added to the square root of the second moment, which starts at its square."""
+
+
+class AdamStep(_AdaptiveStep):
+    """FedAdam. Adaptive steps have a server rate of 0.01 if the task sets none."""
+
+    rule: Literal["adam"] = "adam"
+
+
+class YogiStep(_AdaptiveStep):
+    """FedYogi."""
+
+    rule: Literal["yogi"] = "yogi"
+
+
+class FadasStep(_AdaptiveStep):
+    """FADAS: adaptive, and smaller where updates come late."""
+
+    rule: Literal["fadas"] = "fadas"
+    patience: int = Field(10, ge=1)
+    """Above this largest delay of a round's updates its rate is at most one over that delay."""
+
+
+StepConfig: TypeAlias = PlainStep | MomentumStep | AdamStep | YogiStep | FadasStep
+
+STEPS: Mapping[str, type[StepConfig]] = {
+    "plain": PlainStep,
+    "momentum": MomentumStep,
+    "adam": AdamStep,
+    "yogi": YogiStep,
+    "fadas": FadasStep,
+}
+
+
+class CombiningConfig(Section):
+    """How the updates of a round become one."""
+
+    rule: Literal["mean", "median", "trimmed-mean"] = "mean"
+    """Median and trimmed mean are by coordinate and resist bad updates."""
+    trim: float = Field(0.1, gt=0, lt=0.5)
+    """The part of the updates that a trimmed mean cuts off at either end, by coordinate."""
+    clip: Annotated[float, Field(gt=0)] | Literal["median"] | None = None
+    """Longer updates are shortened to this norm, or to the median of the round's norms."""
+
+
+class CalibrationConfig(Section):
+    """Cached calibration (CA2FL): each client's latest update stands in for it."""
+
+    use: Literal["never", "always", "auto"] = "never"
+    """auto: in rounds where the measured variance says that it helps."""
+    precision: Literal["single", "half"] = "single"
+    """Of the cache, which has clients x parameters entries."""
+    place: Literal["auto", "device", "host", "disk"] = "auto"
+    """Where the cache is; auto: the first of them with room."""
+
+
+def _named(key: str) -> BeforeValidator:
+    """A bare word stands for a table with that one key."""
+    return BeforeValidator(lambda given: {key: given} if isinstance(given, str) else given)
+
+
 class TaskConfig(TrainingOverrides):
     """One model to train."""
 
@@ -308,6 +409,14 @@ class TaskConfig(TrainingOverrides):
     """Buffer size b (asynchronous algorithms)."""
     share: float = Field(1.0, gt=0, le=1e9)
     """Share of the clients (synchronous algorithms)."""
+    server_step: Annotated[
+        Annotated[StepConfig, Field(discriminator="rule")] | None, _named("rule")
+    ] = None
+    """How the server steps along the mean update; default: plain."""
+    combining: Annotated[CombiningConfig | None, _named("rule")] = None
+    """How the updates of a round are combined; default: their mean."""
+    calibration: Annotated[CalibrationConfig | None, _named("use")] = None
+    """Cached calibration; default: never."""
     level: Literal["low", "main", "high"] = "main"
     """Which of the task's targets holds, if ``target`` is not given."""
     target: float | None = None

@@ -14,6 +14,9 @@ from fedast.experiments.config import (
     ALGORITHMS,
     AVAILABILITY,
     DELAYS,
+    STEPS,
+    CalibrationConfig,
+    CombiningConfig,
     Compute,
     RunConfig,
     Simulation,
@@ -157,6 +160,9 @@ _SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("compute",): Compute,
     ("tasks", "*"): TaskConfig,
     ("tasks", "*", "sync"): TrainingOverrides,
+    ("tasks", "*", "combining"): CombiningConfig,
+    ("tasks", "*", "calibration"): CalibrationConfig,
+    **{("tasks", "*", "server_step", tag): section for tag, section in STEPS.items()},
     **{("algorithm", tag): section for tag, section in ALGORITHMS.items()},
     **{("simulation", "delay", tag): section for tag, section in DELAYS.items()},
     **{("simulation", "availability", tag): section for tag, section in AVAILABILITY.items()},
@@ -185,7 +191,8 @@ def _translate(error: ValidationError, table: Mapping[str, Any]) -> ConfigError:
                 f"{key}.{first['ctx']['discriminator'].strip(chr(39))}", "is missing"
             )
         case _:
-            problem = first["msg"][0].lower() + first["msg"][1:]
+            message = first["msg"].removeprefix("Value error, ")
+            problem = message[0].lower() + message[1:]
             return ConfigError(key, f"{problem}, got {first['input']!r}")
 
 
@@ -209,4 +216,5 @@ def _spell(loc: tuple[int | str, ...], table: Mapping[str, Any]) -> str:
 
 def where_tag(loc: tuple[int | str, ...]) -> bool:
     """Whether pydantic puts a union's tag after this place."""
-    return loc in {("algorithm",), ("simulation", "delay"), ("simulation", "availability")}
+    tagged = {("algorithm",), ("simulation", "delay"), ("simulation", "availability")}
+    return loc in tagged or loc[-1:] == ("server_step",)

@@ -14,9 +14,11 @@ from fedast.experiments.config import (
     AsyncConfig,
     FedASTNoBuffer,
     Simulation,
+    SyncST,
 )
 from fedast.experiments.load import ConfigError
 from fedast.learn.metrics import METRICS
+from fedast.learn.server.settings import ADAPTIVE_RATE, Adaptive, ServerSide
 from fedast.learn.task import Allocation, Goal, Training
 from fedast.report.compare import ALL_TASKS
 
@@ -36,6 +38,8 @@ class Outline(Protocol):
     def goal(self) -> Goal: ...
     @property
     def allocation(self) -> Allocation: ...
+    @property
+    def server(self) -> ServerSide: ...
 
 
 def active_cap(simulation: Simulation) -> int | None:
@@ -52,10 +56,18 @@ def plan(
 ) -> list[TaskSpec]:
     """Check what tasks ask for against each other and fill in the rest."""
     _check(tasks, simulation)
+    match algorithm:
+        case SyncST(assignment="round-robin", selection="speed" | "loss"):
+            raise ConfigError("algorithm.selection", "goes with random assignment only")
+        case _:
+            pass
     requests = [1] * len(tasks)
     buffers = [1] * len(tasks)
     if isinstance(algorithm, AsyncConfig):
         requests, buffers = _allocate(tasks, algorithm, simulation)
+        _check_combining(tasks, buffers)
+    elif algorithm.first_k != "all":
+        _check_combining(tasks, [algorithm.first_k] * len(tasks))
     return [
         TaskSpec(
             name=task.name,
@@ -66,7 +78,7 @@ def plan(
             higher_is_better=METRICS[task.metric].higher_is_better,
             max_rounds=task.goal.max_rounds,
             evaluate_every=task.goal.evaluate_every or _evaluate_every(algorithm, task.goal, r),
-            server_rate=task.training.server_rate or algorithm.server_rate,
+            server_rate=task.training.server_rate or _server_rate(algorithm, task),
             client_rate=task.training.client_rate,
             local_steps=task.training.local_steps,
             batch_size=task.training.batch_size,
@@ -132,10 +144,12 @@ def _allocate(
             f"is {total}, which leaves {rest} for {len(open_places)} tasks without requests of "
             "their own; raise it",
         )
+    by_share = algorithm.initial == "shares"
+    weights = [task.allocation.share if by_share else 1.0 for task in open_places]
     shares = dict(
         zip(
             [task.name for task in open_places],
-            largest_remainder(rest, [1.0] * len(open_places)),
+            largest_remainder(rest, weights),
             strict=True,
         )
     )
@@ -169,6 +183,22 @@ def _total_requests(
     cap = active_cap(simulation)
     # 1.28 requests per active client is the paper's 384 over 300.
     return max(len(asked), round(1.28 * (cap if cap is not None else 0.3 * simulation.clients)))
+
+
+def _server_rate(algorithm: AlgorithmConfig, task: Outline) -> float:
+    return ADAPTIVE_RATE if isinstance(task.server.step, Adaptive) else algorithm.server_rate
+
+
+def _check_combining(tasks: Sequence[Outline], updates: Sequence[int]) -> None:
+    """A rule that cuts nothing off would be the mean by another name."""
+    for task, count in zip(tasks, updates, strict=True):
+        how = task.server.combining
+        if how.rule != "mean" and how.trimmed(count) == 0:
+            raise ConfigError(
+                f"tasks.{task.name}.combining",
+                f"{how.rule} cuts nothing off of {count} updates per round; take more of them, "
+                "or mean",
+            )
 
 
 def _evaluate_every(algorithm: AlgorithmConfig, goal: Goal, requests: int) -> int:

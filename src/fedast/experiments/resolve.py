@@ -9,26 +9,36 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, assert_never, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from fedast.experiments.config import (
     ActiveCap,
+    AdamStep,
     AsyncConfig,
+    CalibrationConfig,
+    CombiningConfig,
+    FadasStep,
+    FedASTDynamic,
     Measured,
+    MomentumStep,
+    PlainStep,
     RunConfig,
     Simulation,
+    StepConfig,
     TaskConfig,
     Trace,
     TrainingOverrides,
     Uniform,
+    YogiStep,
 )
 from fedast.experiments.load import ConfigError, nearest
 from fedast.experiments.plan import active_cap, plan
 from fedast.learn.own import is_own, own_preset, plugins
 from fedast.learn.preset import Preset
 from fedast.learn.presets import PRESETS
+from fedast.learn.server import settings as server
 from fedast.learn.task import Allocation, Goal, Training
 
 
@@ -41,12 +51,14 @@ class TaskOutline:
     training: Training
     goal: Goal
     allocation: Allocation
+    server: server.ServerSide
 
 
 def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
     """Fill in everything; relative file names are looked up in ``folder``."""
     simulation = _simulation(config.simulation, folder)
-    if any(task.use not in PRESETS for task in config.tasks):
+    own = any(task.use not in PRESETS for task in config.tasks)
+    if own or (isinstance(config.algorithm, FedASTDynamic) and ":" in config.algorithm.weighting):
         places = [str((folder / place).resolve()) for place in config.path or (".",)]
         config = config.model_copy(update={"path": tuple(dict.fromkeys(places))})
     presets = [preset_of(task, config) for task in config.tasks]
@@ -66,6 +78,7 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
                     "name": sketch.name,
                     "options": _options(task, preset, sketch.name),
                     "sync": None,
+                    **_server_tables(task, preset),
                     "size": task.size or preset.size,
                     "requests": spec.active_requests if asynchronous else None,
                     "buffer": spec.buffer_size if asynchronous else None,
@@ -131,7 +144,42 @@ def outline(task: TaskConfig, preset: Preset, synchronous: bool) -> TaskOutline:
             leave_time=task.leave_time,
         ),
         allocation=Allocation(requests=task.requests, buffer=task.buffer, share=task.share),
+        server=_server_side(task, preset),
     )
+
+
+def _server_side(task: TaskConfig, preset: Preset) -> server.ServerSide:
+    side = preset.server
+    if task.server_step is not None:
+        side = replace(side, step=_step(task.server_step))
+    if task.combining is not None:
+        side = replace(side, combining=server.Combining(**task.combining.model_dump()))
+    if task.calibration is not None:
+        side = replace(side, calibration=server.Calibration(**task.calibration.model_dump()))
+    return side
+
+
+def _step(step: StepConfig) -> server.Step:
+    match step:
+        case PlainStep():
+            return server.Plain()
+        case MomentumStep():
+            return server.Momentum(beta=step.beta)
+        case AdamStep() | YogiStep() | FadasStep():
+            return server.Adaptive(**step.model_dump())
+        case _:
+            assert_never(step)
+
+
+def _server_tables(task: TaskConfig, preset: Preset) -> dict[str, Any]:
+    """Defaults written out; a task of the user's own has its own, which stay where they are."""
+    if preset.options is None:
+        return {}
+    return {
+        "server_step": task.server_step or PlainStep(),
+        "combining": task.combining or CombiningConfig(),
+        "calibration": task.calibration or CalibrationConfig(),
+    }
 
 
 def _override(training: Training, given: TrainingOverrides) -> Training:

@@ -10,6 +10,7 @@ from typing import Any
 from fedast.experiments.build import build_tasks, check_inputs, pick_device
 from fedast.experiments.config import RunConfig
 from fedast.experiments.simulate import Outcome, Watch, simulate
+from fedast.learn.server.calibration import size_text
 from fedast.records import toml
 from fedast.records.run import CONFIG, EVENTS, claim_folder, write_atomically, write_result
 
@@ -48,6 +49,21 @@ def execute(
     if out is not None:
         write_result(out, outcome.result)
     return outcome
+
+
+def memory_notes(config: RunConfig) -> list[str]:
+    """What cached calibration of a resolved configuration needs, a line per task that uses it."""
+    sides = {task.name: task.calibration for task in config.tasks if task.calibration is not None}
+    if all(side.use == "never" for side in sides.values()):
+        return []
+    notes = []
+    for task in build_tasks(config):
+        need = task.server.calibration.memory(
+            len(task.partition), sum(p.numel() for p in task.model().parameters())
+        )
+        if need:
+            notes.append(f"{task.name}: cached calibration keeps {size_text(need)}")
+    return notes
 
 
 def _self_contained(config: RunConfig, out: Path) -> dict[str, Any]:

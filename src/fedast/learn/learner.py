@@ -17,8 +17,10 @@ from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.learn.metrics import METRICS
 from fedast.learn.points import Points
 from fedast.learn.port import Evaluation
+from fedast.learn.server.calibration import NoRoom
+from fedast.learn.server.server import Server
 from fedast.learn.store import VersionStore
-from fedast.learn.task import Task
+from fedast.learn.task import BadTask, Task
 from fedast.learn.trainer import Job, SerialTrainer, Trainer, Update, Workbench
 
 _TEST_BATCH = 2000
@@ -53,10 +55,12 @@ class TorchLearner:
         self._device = device
         self._benches = {task.name: Workbench.build(task, seed, device, moved) for task in tasks}
         self._trainer: Trainer = SerialTrainer(self._benches, seed)
-        self._server_rates = server_rates
         self._window = variance_window
         self._stores = {
             name: VersionStore(bench.model.read()) for name, bench in self._benches.items()
+        }
+        self._servers = {
+            name: self._serve(bench, server_rates[name]) for name, bench in self._benches.items()
         }
         self._pending: dict[RequestId, _Pending] = {}
         self._latest: dict[TaskName, deque[RequestId]] = {name: deque() for name in self._benches}
@@ -71,6 +75,9 @@ class TorchLearner:
         model = self._benches[task].model
         model.write(self.parameters(task))
         return model.module.eval()
+
+    def server(self, task: TaskName) -> Server:
+        return self._servers[task]
 
     def versions_kept(self, task: TaskName) -> int:
         return len(self._stores[task])
@@ -105,14 +112,14 @@ class TorchLearner:
         requests: tuple[RequestId, ...],
         weights: tuple[float, ...] | None = None,
     ) -> None:
-        """x <- x - eta_s eta_c tau mean(weight * Delta)"""
-        how = self._benches[task].task.training
+        """x <- x - eta_s eta_c tau mean(weight * Delta), or as the task's server side does it."""
         deltas = torch.stack([self._update(task, r).delta for r in requests])
-        if weights is not None:
-            deltas *= torch.tensor(weights, device=deltas.device, dtype=deltas.dtype)[:, None]
-        mean = deltas.mean(dim=0)
-        step = self._server_rates[task] * how.client_rate * how.local_steps
-        self._stores[task].publish(self.parameters(task) - step * mean)
+        pending = [self._pending[request] for request in requests]
+        store = self._stores[task]
+        delay = store.newest - min(sent.version for sent in pending)
+        clients = [sent.client for sent in pending]
+        step = self._servers[task].step(clients, deltas, weights, delay)
+        store.publish(store[store.newest] - step)
         for request in requests:
             self._release(request, task)
 
@@ -146,6 +153,20 @@ class TorchLearner:
             else:
                 score += float(metric.per_batch(outputs, labels))
         return Evaluation(metric.finish(score / count), loss / count)
+
+    def _serve(self, bench: Workbench, rate: float) -> Server:
+        task, how = bench.task, bench.task.training
+        try:
+            return Server(
+                task.server,
+                rate=rate,
+                scale=how.client_rate * how.local_steps,
+                initial=bench.model.read(),
+                trained=bench.model.parameter_count,
+                clients=len(task.partition),
+            )
+        except NoRoom as error:
+            raise BadTask(f"task {task.name!r}: {error}") from None
 
     def _update(self, task: TaskName, request: RequestId) -> Update:
         pending = self._pending[request]

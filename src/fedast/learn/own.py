@@ -35,6 +35,13 @@ def is_own(use: str) -> bool:
     return ":" in use or use in plugins()
 
 
+def make_importable(path: Sequence[str]) -> None:
+    """Let modules in these folders and in the working folder be found."""
+    for place in (*path, str(Path.cwd())):
+        if place not in sys.path:
+            sys.path.append(place)
+
+
 def own_preset(
     use: str, options: Mapping[str, Any], clients: int, seed: int, path: Sequence[str]
 ) -> Preset:
@@ -42,9 +49,7 @@ def own_preset(
 
     Modules in the folders of ``path`` and in the working folder are found too.
     """
-    for place in (*path, str(Path.cwd())):
-        if place not in sys.path:
-            sys.path.append(place)
+    make_importable(path)
     task = _build(use, tuple(sorted(options.items(), key=str)), clients, seed)
 
     def problem(_options: Any, _clients: int, _seed: int, _name: str) -> Problem:
@@ -69,6 +74,7 @@ def own_preset(
         size=task.size,
         training=task.training,
         sync_training=task.training,
+        server=task.server,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fedast.learn.server.settings import ServerSide
 from fedast.learn.task import Goal, Indices, Training
 
 if TYPE_CHECKING:
@@ -51,3 +52,4 @@ class Preset:
     size: float
     training: Training
     sync_training: Training
+    server: ServerSide = field(default_factory=ServerSide)

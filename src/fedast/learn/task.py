@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from fedast.learn.metrics import METRICS
+from fedast.learn.server.settings import ServerSide
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +93,8 @@ class Task:
     one for the metric; ``metric`` names what is measured on the test set.
     ``augment`` changes training inputs batch by batch, at random (torch's own
     generator, which is seeded for each request). ``size`` is the relative work
-    of one local step, for the delay models.
+    of one local step, for the delay models. ``server`` says what the server does
+    with the updates of a round.
     """
 
     name: str
@@ -108,6 +110,7 @@ class Task:
     training: Training = Training()
     goal: Goal = Goal()
     allocation: Allocation = Allocation()
+    server: ServerSide = field(default_factory=ServerSide)
 
     def __post_init__(self) -> None:
         from fedast.learn.points import as_points

@@ -14,8 +14,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, told apart by most colour-blind readers; line styles help in print.
-_COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#E69F00", "#000000", "#999999")
+_COLOURS = (
+    "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#E69F00", "#000000", "#999999",
+    "#661100",
+)  # fmt: skip
 _DASHES = ("-", "--", "-.", ":")
+SHADED = 5
+"""With more curves than this, their ranges would hide one another and are left out."""
 
 
 def learning_curves(
@@ -61,7 +66,8 @@ def _task_panel(
         curve = mean_curve(curves)
         dashes = _DASHES[number % len(_DASHES)]
         panel.plot(curve.time, curve.mean, dashes, color=colour, linewidth=1.8, label=label)
-        panel.fill_between(curve.time, curve.low, curve.high, color=colour, alpha=0.14, lw=0)
+        if len(runs) <= SHADED:
+            panel.fill_between(curve.time, curve.low, curve.high, color=colour, alpha=0.14, lw=0)
         reached = comparison.times[label][task]
         if target is not None and reached.mean is not None:
             panel.scatter([reached.mean], [target], s=50, c=colour, edgecolors="white", zorder=5)

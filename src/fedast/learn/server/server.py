@@ -1,0 +1,76 @@
+"""One task's server side: its updates in, its model's next step out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import torch
+
+from fedast.core.protocol import ClientId
+from fedast.learn.server.calibration import Calibrator, size_text
+from fedast.learn.server.combining import clipped, combined
+from fedast.learn.server.settings import ServerSide
+from fedast.learn.server.stepping import start
+
+
+@final
+class Server:
+    """The server side of one task at work."""
+
+    def __init__(
+        self,
+        settings: ServerSide,
+        *,
+        rate: float,
+        scale: float,
+        initial: torch.Tensor,
+        trained: int,
+        clients: int,
+    ) -> None:
+        """``scale`` (eta_c tau) turns a mean gradient into what a client's model moved."""
+        self._combining = settings.combining
+        self._stepper = start(settings.step, initial, trained, rate=rate, scale=scale)
+        self.calibrator: Calibrator | None = None
+        self.need = settings.calibration.memory(clients, len(initial))
+        if settings.calibration.use != "never":
+            self.calibrator = Calibrator(settings.calibration, clients, initial)
+
+    def step(
+        self,
+        clients: Sequence[ClientId],
+        updates: torch.Tensor,
+        weights: Sequence[float] | None,
+        delay: int,
+    ) -> torch.Tensor:
+        """What to take off the model for these updates, one per row."""
+        updates = clipped(self._combining, updates)
+        factors = None if weights is None else updates.new_tensor(weights)
+        if self.calibrator is not None:
+            direction = self.calibrator.direction(clients, updates, factors, self._combining)
+        else:
+            parts = updates if factors is None else updates * factors[:, None]
+            direction = combined(self._combining, parts)
+        return self._stepper.step(direction, delay)
+
+    def describe(self) -> str | None:
+        """What it keeps, for people, if it keeps much."""
+        if self.calibrator is None:
+            return None
+        return f"{size_text(self.need)} for cached calibration ({self.calibrator.cache.place})"
+
+    def state(self) -> dict[str, torch.Tensor]:
+        state = {f"step.{name}": value for name, value in self._stepper.state().items()}
+        if self.calibrator is not None:
+            cached = self.calibrator.state()
+            state |= {f"calibration.{name}": value for name, value in cached.items()}
+        return state
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        self._stepper.restore(_under("step.", state))
+        if self.calibrator is not None:
+            self.calibrator.restore(_under("calibration.", state))
+
+
+def _under(prefix: str, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
