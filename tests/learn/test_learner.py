@@ -170,15 +170,15 @@ def test_any_module_trains_reproducibly_and_leaves_torch_alone() -> None:
     bench, trainer = serial(task)
     base = bench.model.read()
     torch.manual_seed(1)
-    first = trainer.train("blobs", Job(4, 1, base))
+    first = trainer.train("blobs", [Job(4, 1, base)])[0]
     after = torch.rand(1)
     torch.manual_seed(2)
-    trainer.train("blobs", Job(5, 0, base))
-    second = trainer.train("blobs", Job(4, 1, base))
+    trainer.train("blobs", [Job(5, 0, base)])
+    second = trainer.train("blobs", [Job(4, 1, base)])[0]
     torch.manual_seed(1)
     assert torch.equal(torch.rand(1), after), "the user's generator is not disturbed"
     assert torch.equal(first.delta, second.delta), "the value depends on the request alone"
-    other = trainer.train("blobs", Job(6, 1, base))
+    other = trainer.train("blobs", [Job(6, 1, base)])[0]
     assert not torch.equal(first.delta, other.delta)
     # 24 + 6 + 6 + 6 + 18 trained, 3 frozen, then running mean and variance
     assert bench.model.parameter_count == 60
@@ -200,7 +200,7 @@ def test_the_serial_trainer_is_plain_sgd() -> None:
     task = blobs(Plain, weight_decay=0.01)
     bench, trainer = serial(task)
     base = bench.model.read()
-    delta = trainer.train("blobs", Job(9, 1, base)).delta
+    delta = trainer.train("blobs", [Job(9, 1, base)])[0].delta
     bench.model.write(base)
     optimiser = torch.optim.SGD(bench.model.module.parameters(), lr=0.2, weight_decay=0.01)
     stream = Stream.of(0, "train", "blobs").child(1, 9)
@@ -229,7 +229,7 @@ class Unused(nn.Module):
 
 def test_a_parameter_that_is_not_used_stays() -> None:
     bench, trainer = serial(blobs(Unused, weight_decay=0.1))
-    delta = trainer.train("blobs", Job(0, 0, bench.model.read())).delta
+    delta = trainer.train("blobs", [Job(0, 0, bench.model.read())])[0].delta
     names = [name for name, _ in bench.model.module.named_parameters()]
     assert names[0] == "idle"
     assert delta[:2].tolist() == [0.0, 0.0]
@@ -268,7 +268,7 @@ def test_cuda_agrees_with_the_cpu() -> None:
         task = blobs(Plain)
         bench = Workbench.build(task, 0, device)
         trainer = SerialTrainer({"blobs": bench}, 0)
-        updates.append(trainer.train("blobs", Job(9, 1, bench.model.read())).delta.cpu())
+        updates.append(trainer.train("blobs", [Job(9, 1, bench.model.read())])[0].delta.cpu())
     torch.testing.assert_close(updates[0], updates[1], rtol=1e-4, atol=1e-5)
 
 

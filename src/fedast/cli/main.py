@@ -14,10 +14,10 @@ from fedast import __version__
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-def fail(message: str) -> NoReturn:
-    """One clear line, exit code 2."""
+def fail(message: str, status: int = 2) -> NoReturn:
+    """One clear line, exit code 2 for what the user can mend."""
     click.echo(f"error: {message}", err=True)
-    sys.exit(2)
+    sys.exit(status)
 
 
 def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,7 +26,7 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         from fedast.experiments.load import ConfigError
         from fedast.learn.data.cache import DataError
-        from fedast.learn.task import BadTask
+        from fedast.learn.task import BadTask, TrainingFailed
         from fedast.records.run import UnusableFolder
         from fedast.sim.tables import BadInputFile
 
@@ -34,6 +34,8 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(*args, **kwargs)
         except (ConfigError, BadTask, BadInputFile, DataError, UnusableFolder) as error:
             fail(str(error))
+        except TrainingFailed as error:
+            fail(f"{error}\na run with checkpoints can go on: fedast run --resume DIR", status=1)
         except OSError as error:  # a full disk, a folder that went away
             fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         except KeyboardInterrupt:
@@ -49,6 +51,10 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="Override a key, such as simulation.clients=50; repeatable."),
         click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]),
                      help="Where to train; default: what the configuration says."),
+        click.option("--trainer", type=click.Choice(["auto", "serial", "processes", "batched"]),
+                     help="How to train; default: what the configuration says."),
+        click.option("--precision", type=click.Choice(["auto", "fp32", "tf32", "bf16"]),
+                     help="Of matrix products on a GPU; default: tf32."),
         click.option("--events", is_flag=True, help="Also write events.jsonl, every event."),
         click.option("--overwrite", is_flag=True, help="Replace a run that is already there."),
         click.option("--offline", is_flag=True, help="Refuse to fetch data that is not cached."),
@@ -70,17 +76,41 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("config", type=click.Path(dir_okay=False))
+@click.argument("config", required=False, type=click.Path(dir_okay=False))
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the run's records.")
 @click.option("--seed", type=click.IntRange(min=0), help="Use this seed.")
 @click.option("--algorithm", help="Use this algorithm, with its [algorithms.NAME] settings.")
+@click.option("--checkpoint-every", metavar="TIME",
+              help="Take checkpoints: 50 is simulated time, 30s, 5m, 1h real time.")  # fmt: skip
+@click.option("--resume", metavar="DIR", type=click.Path(file_okay=False),
+              help="Go on with the run in this folder instead of a CONFIG.")  # fmt: skip
 @config_options
 @guarded
-def run(config: str, **options: Any) -> None:
+def run(config: str | None, resume: str | None, **options: Any) -> None:
     """Simulate CONFIG (a TOML file) and write its records to a folder."""
-    from fedast.cli.running import run_one
+    from fedast.cli.running import resume_one, run_one
 
-    run_one(config, **options)
+    if (config is None) == (resume is None):
+        raise click.UsageError("give a CONFIG, or --resume with the folder of a run")
+    if config is not None:
+        run_one(config, **options)
+        return
+    assert resume is not None
+    given = [
+        key
+        for key, value in options.items()
+        if value and key not in ("checkpoint_every", "quiet", "as_json", "offline")
+    ]
+    if given:
+        option = given[0].replace("settings", "set").replace("_", "-")
+        raise click.UsageError(f"--resume goes on with the run as it was; leave out --{option}")
+    resume_one(
+        resume,
+        checkpoint_every=options["checkpoint_every"],
+        offline=options["offline"],
+        quiet=options["quiet"],
+        as_json=options["as_json"],
+    )
 
 
 @cli.command()
@@ -127,6 +157,48 @@ def validate(config: str, settings: tuple[str, ...], resolved: bool) -> None:
     from fedast.cli.running import check
 
     check(config, settings, resolved)
+
+
+@cli.command()
+@click.argument("config", required=False, type=click.Path(dir_okay=False))
+@click.option(
+    "--trainer",
+    "trainers",
+    multiple=True,
+    type=click.Choice(["serial", "processes", "batched"]),
+    help="Measure this one; repeatable. Default: those that suit the device.",
+)
+@click.option(
+    "--clients",
+    default=48,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Clients that the batched trainer trains together.",
+)
+@click.option(
+    "--seconds",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(min=0.0),
+    help="Measure each case at least this long.",
+)
+@click.option(
+    "--updates",
+    type=click.IntRange(min=1),
+    help="Updates of CONFIG's run whose time is taken apart; default 500.",
+)
+@click.option("--whole", is_flag=True, help="Take the whole run apart, to its end.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a key.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Where to train.")
+@click.option("--precision", type=click.Choice(["auto", "fp32", "tf32", "bf16"]),
+              help="Of matrix products on a GPU.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON only.")
+@guarded
+def bench(config: str | None, **options: Any) -> None:
+    """Measure local training, with CONFIG's tasks or with models of the paper on random data."""
+    from fedast.cli.bench import run_bench
+
+    run_bench(config, **options)
 
 
 @cli.command(name="list")

@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.resources import as_file, files
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -26,8 +27,11 @@ from fedast.experiments.load import ConfigError, load, nearest
 from fedast.experiments.resolve import resolve
 from fedast.learn.presets import PRESETS
 from fedast.records import toml
-from fedast.records.run import RunResult, check_unheld, claim_folder, write_atomically
+from fedast.records.run import CONFIG, RunResult, check_unheld, claim_folder, write_atomically
 from fedast.report.compare import Comparison, compare
+
+if TYPE_CHECKING:
+    from fedast.experiments.simulate import Outcome, Watch
 
 DEMO_ALGORITHMS = ("fedast-d", "fedast-s", "fedast-nobuffer", "sync-st")
 
@@ -64,9 +68,14 @@ def load_resolved(
     algorithm: str | None = None,
     seed: int | None = None,
     device: str | None = None,
+    trainer: str | None = None,
+    precision: str | None = None,
 ) -> RunConfig:
-    if device is not None:
-        settings = [*settings, f'compute.device="{device}"']
+    given = {"device": device, "trainer": trainer, "precision": precision}
+    chosen = [f'compute.{key}="{value}"' for key, value in given.items() if value is not None]
+    if trainer is not None:
+        chosen.append("compute.trainers={}")
+    settings = [*settings, *chosen]
     config = load(Path(path), settings, algorithm=algorithm, seed=seed)
     try:
         return resolve(config, Path(path).parent)
@@ -117,20 +126,83 @@ def run_one(
     seed: int | None,
     algorithm: str | None,
     device: str | None,
+    trainer: str | None,
+    precision: str | None,
+    checkpoint_every: str | None,
     events: bool,
     overwrite: bool,
     offline: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
+    from fedast.experiments.keeping import Every
     from fedast.experiments.run import execute, memory_notes
 
-    config = load_resolved(path, settings, algorithm=algorithm, seed=seed, device=device)
+    config = load_resolved(
+        path,
+        settings,
+        algorithm=algorithm,
+        seed=seed,
+        device=device,
+        trainer=trainer,
+        precision=precision,
+    )
     _check_out(out, events)
+    every = None if checkpoint_every is None else Every.parse(checkpoint_every)
+    if every is not None and out is None:
+        raise ConfigError("", "--checkpoint-every needs --out, the folder to write them to")
     prepare_data([config], offline)
     if not quiet:
         for note in memory_notes(config):
             click.echo(note, err=True)
+
+    def go(watch: Sequence[Watch], stop: Stop) -> Outcome:
+        return execute(
+            config,
+            None if out is None else Path(out),
+            events=events,
+            overwrite=overwrite,
+            watch=watch,
+            stop=stop,
+            every=every,
+        )
+
+    _show(config, go, out, quiet=quiet, as_json=as_json)
+
+
+def resume_one(
+    folder: str, *, checkpoint_every: str | None, offline: bool, quiet: bool, as_json: bool
+) -> None:
+    from fedast.experiments.keeping import Every
+    from fedast.experiments.run import resume
+
+    every = None if checkpoint_every is None else Every.parse(checkpoint_every)
+    if not (Path(folder) / CONFIG).is_file():
+        raise ConfigError("--resume", f"{folder} holds no run ({CONFIG} is missing)")
+    config = load_resolved(str(Path(folder) / CONFIG), ())
+    prepare_data([config], offline)
+
+    def go(watch: Sequence[Watch], stop: Stop) -> Outcome:
+        return resume(
+            Path(folder),
+            every=every,
+            watch=watch,
+            stop=stop,
+            say=lambda text: click.echo(text, err=True),
+        )
+
+    _show(config, go, folder, quiet=quiet, as_json=as_json)
+
+
+def _show(
+    config: RunConfig,
+    go: Callable[[Sequence[Watch], Stop], Outcome],
+    out: str | None,
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Watch a run go by and print what came out."""
     console = Console(highlight=False)
     title = f"{config.algorithm.name} · {config.simulation.clients} clients · seed {config.seed}"
     with interruptible() as stop:
@@ -143,14 +215,7 @@ def run_one(
             terminal = console.is_terminal
             view = LiveView(console, title, limits) if terminal else LineView(click.echo, title)
         with view if isinstance(view, LiveView) else nullcontext():
-            outcome = execute(
-                config,
-                None if out is None else Path(out),
-                events=events,
-                overwrite=overwrite,
-                watch=() if view is None else (view.watch,),
-                stop=stop,
-            )
+            outcome = go(() if view is None else (view.watch,), stop)
         result = outcome.result
         if as_json:
             click.echo(json.dumps(result.to_json(), indent=2))
@@ -185,6 +250,8 @@ def run_demo(
             jobs=jobs,
             settings=(),
             device="cpu",
+            trainer="serial",
+            precision=None,
             events=False,
             overwrite=overwrite,
             offline=True,
@@ -203,13 +270,16 @@ def run_comparison(
     jobs: int | None,
     settings: Sequence[str],
     device: str | None,
+    trainer: str | None,
+    precision: str | None,
     events: bool,
     overwrite: bool,
     offline: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
-    configs = _labelled(paths, algorithms, settings, device)
+    where = {"device": device, "trainer": trainer, "precision": precision}
+    configs = _labelled(paths, algorithms, settings, where)
     if baseline is None:
         baseline = list(configs)[-1]
     elif baseline not in configs:
@@ -272,7 +342,10 @@ def _unseen(pulse: Pulse) -> None:
 
 
 def _labelled(
-    paths: Sequence[str], algorithms: Sequence[str], settings: Sequence[str], device: str | None
+    paths: Sequence[str],
+    algorithms: Sequence[str],
+    settings: Sequence[str],
+    where: Mapping[str, str | None],
 ) -> dict[str, RunConfig]:
     """Every configuration with every algorithm, under a label that tells it from the others."""
     if "all" in algorithms:
@@ -280,7 +353,14 @@ def _labelled(
     configs: dict[str, RunConfig] = {}
     for path in paths:
         for algorithm in algorithms or (None,):
-            config = load_resolved(path, settings, algorithm=algorithm, device=device)
+            config = load_resolved(
+                path,
+                settings,
+                algorithm=algorithm,
+                device=where["device"],
+                trainer=where["trainer"],
+                precision=where["precision"],
+            )
             label = Path(path).stem if not algorithms else config.algorithm.name
             if algorithms and len(paths) > 1:
                 label = f"{Path(path).stem}-{label}"

@@ -67,7 +67,9 @@ def run_batch(
     ) as pool:
         with _no_interrupt():
             futures = {
-                pool.submit(_work, number, run.config, run.out, events, overwrite): number
+                pool.submit(
+                    _work, number, _alone(run.config, workers), run.out, events, overwrite
+                ): number
                 for number, run in enumerate(runs)
             }
         try:
@@ -86,6 +88,13 @@ def run_batch(
         while not pulses.empty():
             progress(pulses.get())
     return [results[number] for number in range(len(runs))]
+
+
+def _alone(config: RunConfig, runs: int) -> RunConfig:
+    """Where several runs share the cores, none of them starts workers of its own."""
+    if runs == 1 or config.compute.workers is not None:
+        return config
+    return config.model_copy(update={"compute": config.compute.model_copy(update={"workers": 1})})
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -252,6 +253,28 @@ def pick_device(device: Device) -> Literal["cpu", "cuda"]:
     if device == "cuda":
         raise ConfigError("compute.device", "there is no CUDA device here; use cpu or auto")
     return "cpu"
+
+
+def settle_compute(compute: cfg.Compute) -> cfg.Compute:
+    """With the device found and what depends on it, but for the choice of trainers."""
+    device = pick_device(compute.device)
+    update: dict[str, object] = {"device": device}
+    if compute.precision == "auto":
+        update["precision"] = "tf32" if device == "cuda" else "fp32"
+    elif device == "cpu" and compute.precision != "fp32":
+        raise ConfigError("compute.precision", f"{compute.precision} needs a CUDA device; use fp32")
+    if compute.workers is None:
+        update["workers"] = available_cores()
+    if device == "cuda" and "processes" in (compute.trainer, *compute.trainers.values()):
+        raise ConfigError("compute.trainer", "processes are for the CPU; use batched")
+    return compute.model_copy(update=update)
+
+
+def available_cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this system
+        return os.cpu_count() or 1
 
 
 def check_inputs(config: cfg.RunConfig) -> None:

@@ -431,9 +431,18 @@ class Compute(Section):
     """Where and how the models are trained."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    trainer: Literal["serial"] = "serial"
+    trainer: Literal["auto", "serial", "processes", "batched"] = "auto"
+    """auto: batched on a GPU; on a CPU the faster of serial and processes, task by task."""
+    trainers: dict[str, Literal["serial", "processes", "batched"]] = {}
+    """The trainer of each task, where it is settled: what a calibration found out."""
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
+    """Of matrix products on a GPU; auto: tf32 there, fp32 on a CPU."""
+    batch_limit: int = Field(256, ge=1, le=4096)
+    """Clients that are trained together at most."""
+    workers: int | None = Field(None, ge=1, le=256)
+    """Worker processes; default: one per core."""
     threads: int = Field(1, ge=1, le=256)
-    """CPU threads of one run."""
+    """CPU threads of one run, for serial training and all that is not training."""
 
 
 class RunConfig(Section):

@@ -7,12 +7,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedast.experiments.build import build_tasks, check_inputs, pick_device
+from fedast.experiments.build import build_tasks, check_inputs, settle_compute
 from fedast.experiments.config import RunConfig
-from fedast.experiments.simulate import Outcome, Watch, simulate
+from fedast.experiments.keeping import FOLDER, Every, Keeping
+from fedast.experiments.load import load
+from fedast.experiments.resolve import resolve
+from fedast.experiments.simulate import Outcome, Watch, settle_trainers, simulate
+from fedast.learn.checkpoints import newest
 from fedast.learn.server.calibration import size_text
+from fedast.learn.task import Task
 from fedast.records import toml
-from fedast.records.run import CONFIG, EVENTS, claim_folder, write_atomically, write_result
+from fedast.records.run import (
+    CONFIG,
+    EVENTS,
+    RESULT,
+    UnusableFolder,
+    claim_folder,
+    read_run,
+    write_atomically,
+    write_result,
+)
 
 
 def execute(
@@ -23,28 +37,71 @@ def execute(
     overwrite: bool = False,
     watch: Sequence[Watch] = (),
     stop: Callable[[], bool] | None = None,
+    every: Every | None = None,
 ) -> Outcome:
-    """Run a resolved configuration; with ``out``, leave its records there."""
+    """Run a resolved configuration; with ``out``, leave its records (and checkpoints) there."""
     # All of this before the folder, so that what is wrong leaves nothing behind.
     check_inputs(config)
-    device = pick_device(config.compute.device)
-    config = config.model_copy(
-        update={"compute": config.compute.model_copy(update={"device": device})}
-    )
     tasks = build_tasks(config)
+    compute = settle_trainers(settle_compute(config.compute), tasks, config.seed)
+    config = config.model_copy(update={"compute": compute})
+    keeping = None
     if out is not None:
         claim_folder(out, overwrite=overwrite)
+        shutil.rmtree(out / FOLDER, ignore_errors=True)
         write_atomically(out / CONFIG, toml.dumps(_self_contained(config, out)))
+        keeping = None if every is None else Keeping(out / FOLDER, every)
+    return _go(config, tasks, out, events=events, watch=watch, stop=stop, keeping=keeping)
+
+
+def resume(
+    out: Path,
+    *,
+    every: Every | None = None,
+    watch: Sequence[Watch] = (),
+    stop: Callable[[], bool] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Outcome:
+    """Take up the run in ``out`` from its newest whole checkpoint, or from the start."""
+    if not (out / CONFIG).is_file():
+        raise UnusableFolder(f"{out}: holds no run ({CONFIG} is missing)")
+    if (out / RESULT).exists() and not read_run(out).interrupted:
+        raise UnusableFolder(f"{out}: its run has finished; there is nothing to take up")
+    config = resolve(load(out / CONFIG), out)
+    check_inputs(config)
+    found = newest(out / FOLDER, say)
+    if found is not None:
+        say(f"going on from simulated time {found.time:.1f}")
+        every = every or Every.parse(found.every)
+    else:
+        say("there is no checkpoint to go on from: from the start")
+    keeping = None if every is None else Keeping(out / FOLDER, every, found)
+    events = (out / EVENTS).exists()
+    return _go(
+        config, build_tasks(config), out, events=events, watch=watch, stop=stop, keeping=keeping
+    )
+
+
+def _go(
+    config: RunConfig,
+    tasks: Sequence[Task],
+    out: Path | None,
+    *,
+    events: bool,
+    watch: Sequence[Watch],
+    stop: Callable[[], bool] | None,
+    keeping: Keeping | None,
+) -> Outcome:
     outcome = simulate(
         tasks,
         config.algorithm,
         config.simulation,
         seed=config.seed,
-        device=device,
-        threads=config.compute.threads,
+        compute=config.compute,
         events=out / EVENTS if out is not None and events else None,
         watch=watch,
         stop=stop,
+        keeping=keeping,
     )
     if out is not None:
         write_result(out, outcome.result)

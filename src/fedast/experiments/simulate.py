@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,20 +14,32 @@ import torch
 
 from fedast.core.protocol import Algorithm, FinishReason, Observer, Observers, TaskName
 from fedast.experiments.build import (
-    Device,
     build_algorithm,
     build_delay,
     build_pool,
     build_speeds,
     build_timers,
     centralize,
-    pick_device,
+    settle_compute,
 )
-from fedast.experiments.config import ALGORITHMS, AlgorithmConfig, Centralized, Simulation
+from fedast.experiments.config import (
+    ALGORITHMS,
+    AlgorithmConfig,
+    Centralized,
+    Compute,
+    Simulation,
+)
+from fedast.experiments.keeping import Keeper, Keeping
 from fedast.experiments.load import ConfigError, nearest
 from fedast.experiments.plan import plan
+from fedast.learn.journal import Journal
 from fedast.learn.learner import TorchLearner
+from fedast.learn.metering import Meter, MeteredLearner, MeteredTrainer
+from fedast.learn.points import Points
+from fedast.learn.port import Learner
 from fedast.learn.task import Task
+from fedast.learn.trainer import Trainer, Workbench
+from fedast.learn.trainers import Kind, MixedTrainer, calibrate
 from fedast.records.events import EventLog
 from fedast.records.run import RESULT, RunResult, UnusableFolder, write_result
 from fedast.records.tally import Point, Tally
@@ -64,17 +77,20 @@ def simulate(
     simulation: Simulation | None = None,
     *,
     seed: int = 0,
-    device: Device = "auto",
-    threads: int = 1,
+    compute: Compute | None = None,
     events: Path | str | None = None,
     watch: Sequence[Watch] = (),
     stop: Callable[[], bool] | None = None,
+    keeping: Keeping | None = None,
+    meter: Meter | None = None,
 ) -> Outcome:
     """Train ``tasks`` over one pool of simulated clients until each has ended.
 
     ``algorithm`` is a name (``fedast list algorithms``) or an options object
     such as ``FedASTDynamic(requests=64)``. ``simulation`` describes the
     clients; by default there are as many as the tasks' partitions have parts.
+    ``compute`` says where and how it is trained, by default on a GPU if there is
+    one. ``keeping`` asks for checkpoints; ``meter`` is told where the time goes.
     ``events`` is a file for the log of every event. ``stop`` is asked before
     each step and ends the run early when it says so.
     """
@@ -98,19 +114,27 @@ def simulate(
     pool = build_pool(simulation)
     logic = build_algorithm(algorithm, present, pool, seed)
     delay = build_delay(simulation, [task.name for task in tasks])
-    place = torch.device(pick_device(device))
-    threads_before = torch.get_num_threads()
+    compute = settle_trainers(settle_compute(compute or Compute()), tasks, seed)
     with ExitStack() as stack:
-        torch.set_num_threads(threads)
-        stack.callback(torch.set_num_threads, threads_before)
-        began = time.perf_counter()
+        stack.enter_context(arithmetic(compute))
+        began = time.monotonic()
         learner = TorchLearner(
             tasks,
             {spec.name: spec.server_rate for spec in specs},
             seed=seed,
-            device=place,
+            device=torch.device(compute.device),
             variance_window=logic.variance_window,
+            trainer=partial(_make_trainer, compute, meter),
         )
+        stack.callback(learner.close)
+        plane: Learner = learner
+        keeper: Keeper | None = None
+        if keeping is not None:
+            answers = None if keeping.resume is None else keeping.resume.answers
+            plane = journal = Journal(learner, answers)
+            keeper = Keeper(keeping, learner, journal)
+        if meter is not None:
+            plane = MeteredLearner(plane, meter)
         tally = Tally(specs)
         observers: list[Observer] = [tally]
         if events is not None:
@@ -119,7 +143,7 @@ def simulate(
         observers.extend(make(logic, tally) for make in watch)
         simulator = Simulator(
             logic,
-            learner,
+            plane,
             pool,
             delay,
             build_speeds(simulation, seed),
@@ -129,7 +153,14 @@ def simulate(
             loss_rate=simulation.loss_rate,
             timers=build_timers(tasks, specs, simulation),
         )
-        simulator.run(*([stop] if stop is not None else []))
+
+        def ask() -> bool:
+            stopping = stop is not None and stop()
+            if keeper is not None:
+                keeper.before_step(simulator.now, stopping=stopping)
+            return stopping
+
+        simulator.run(ask)
         # Whoever stops a run wants it to end: no last test then, which may take minutes.
         stopped = any(t.finish_reason is FinishReason.INTERRUPTED for t in tally.tasks.values())
         finals = {
@@ -141,10 +172,60 @@ def simulate(
             seed=seed,
             metrics={task.name: task.metric for task in tasks},
             finals={name: (e.metric, e.loss) for name, e in finals.items() if e is not None},
-            wall_seconds=time.perf_counter() - began,
+            wall_seconds=time.monotonic() - began if keeper is None else keeper.wall_seconds,
         )
         return Outcome(
             result=result,
             models={task.name: learner.module(task.name).cpu() for task in tasks},
             starved=simulator.starved,
         )
+
+
+def settle_trainers(compute: Compute, tasks: Sequence[Task], seed: int) -> Compute:
+    """With a trainer for every task; on a CPU that may take a short calibration."""
+    names = [task.name for task in tasks]
+    if set(compute.trainers) >= set(names):
+        return compute
+    kinds: dict[str, Kind]
+    if compute.trainer != "auto":
+        kinds = dict.fromkeys(names, compute.trainer)
+    elif compute.device == "cuda":
+        kinds = dict.fromkeys(names, "batched")
+    else:
+        with arithmetic(compute):
+            cpu = torch.device("cpu")
+            moved: dict[int, Points] = {}
+            benches = {task.name: Workbench.build(task, seed, cpu, moved) for task in tasks}
+            kinds = calibrate(benches, seed, workers=compute.workers or 1)
+    return compute.model_copy(update={"trainers": kinds})
+
+
+def _make_trainer(
+    compute: Compute, meter: Meter | None, benches: Mapping[TaskName, Workbench], seed: int
+) -> Trainer:
+    assert compute.precision != "auto"
+    trainer = MixedTrainer(
+        benches,
+        seed,
+        {name: compute.trainers[name] for name in benches},
+        workers=compute.workers or 1,
+        batch_limit=compute.batch_limit,
+        precision=compute.precision,
+    )
+    return trainer if meter is None else MeteredTrainer(trainer, meter)
+
+
+@contextmanager
+def arithmetic(compute: Compute) -> Iterator[None]:
+    """Threads and precision as a run wants them, then as they were before."""
+    threads = torch.get_num_threads()
+    products, convolutions = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.set_num_threads(compute.threads)
+    fast = compute.precision in ("tf32", "bf16")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.backends.cuda.matmul.allow_tf32 = products
+        torch.backends.cudnn.allow_tf32 = convolutions

@@ -8,8 +8,8 @@ reference to the model version that went out with it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias, final
 
 import torch
 
@@ -24,6 +24,9 @@ from fedast.learn.task import BadTask, Task
 from fedast.learn.trainer import Job, SerialTrainer, Trainer, Update, Workbench
 
 _TEST_BATCH = 2000
+
+MakeTrainer: TypeAlias = Callable[[Mapping[TaskName, Workbench], int], Trainer]
+"""Makes a trainer for laid-out tasks and a run's seed."""
 
 
 @final
@@ -50,11 +53,12 @@ class TorchLearner:
         seed: int,
         device: torch.device,
         variance_window: int,
+        trainer: MakeTrainer = SerialTrainer,
     ) -> None:
         moved: dict[int, Points] = {}
         self._device = device
         self._benches = {task.name: Workbench.build(task, seed, device, moved) for task in tasks}
-        self._trainer: Trainer = SerialTrainer(self._benches, seed)
+        self._trainer = trainer(self._benches, seed)
         self._window = variance_window
         self._stores = {
             name: VersionStore(bench.model.read()) for name, bench in self._benches.items()
@@ -63,6 +67,8 @@ class TorchLearner:
             name: self._serve(bench, server_rates[name]) for name, bench in self._benches.items()
         }
         self._pending: dict[RequestId, _Pending] = {}
+        self._waiting: dict[TaskName, dict[RequestId, None]] = {name: {} for name in self._benches}
+        """Requests that have not been trained yet, in the order in which they were sent."""
         self._latest: dict[TaskName, deque[RequestId]] = {name: deque() for name in self._benches}
 
     def parameters(self, task: TaskName) -> torch.Tensor:
@@ -87,6 +93,7 @@ class TorchLearner:
     ) -> None:
         self._stores[task].retain(version)
         self._pending[request] = _Pending(client, version)
+        self._waiting[task][request] = None
 
     def accept(self, request: RequestId, task: TaskName) -> None:
         if self._window == 0:
@@ -104,7 +111,7 @@ class TorchLearner:
         self._release(request, task)
 
     def training_loss(self, request: RequestId, task: TaskName) -> float:
-        return float(self._update(task, request).loss)
+        return float(self._updates(task, [request])[0].loss)
 
     def aggregate(
         self,
@@ -113,7 +120,7 @@ class TorchLearner:
         weights: tuple[float, ...] | None = None,
     ) -> None:
         """x <- x - eta_s eta_c tau mean(weight * Delta), or as the task's server side does it."""
-        deltas = torch.stack([self._update(task, r).delta for r in requests])
+        deltas = torch.stack([update.delta for update in self._updates(task, requests)])
         pending = [self._pending[request] for request in requests]
         store = self._stores[task]
         delay = store.newest - min(sent.version for sent in pending)
@@ -123,9 +130,52 @@ class TorchLearner:
         for request in requests:
             self._release(request, task)
 
+    def pass_over(self, task: TaskName, requests: tuple[RequestId, ...]) -> None:
+        """Keep the books of an aggregation whose outcome will be restored."""
+        store = self._stores[task]
+        store.publish(store[store.newest])
+        for request in requests:
+            self._release(request, task)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Every tensor that a run needs to go on, by name."""
+        tensors: dict[str, torch.Tensor] = {}
+        for number, (name, store) in enumerate(self._stores.items()):
+            for version in store.versions():
+                tensors[f"{number}.version.{version}"] = store[version]
+            for key, value in self._servers[name].state().items():
+                tensors[f"{number}.server.{key}"] = value
+        for request, pending in self._pending.items():
+            if pending.update is not None:
+                tensors[f"update.{request}"] = pending.update.delta
+                tensors[f"loss.{request}"] = pending.update.loss
+        return tensors
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Put the tensors of ``state`` in place, where the books are as they were then."""
+        for number, (name, store) in enumerate(self._stores.items()):
+            for request in list(self._waiting[name]):
+                if f"update.{request}" in tensors:
+                    pending = self._pending[request]
+                    delta = tensors[f"update.{request}"].to(self._device)
+                    loss = tensors[f"loss.{request}"].to(self._device)
+                    pending.update = Update(delta, loss)
+                    del self._waiting[name][request]
+                    store.release(pending.version)
+            for version in store.versions():
+                store.put(version, tensors[f"{number}.version.{version}"].to(self._device))
+            prefix = f"{number}.server."
+            self._servers[name].restore(
+                {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            )
+
+    def close(self) -> None:
+        self._trainer.close()
+
     def variance(self, task: TaskName) -> float:
         """(1/V) sum |Delta_i - mean|^2 / |mean|^2 over the task's latest V updates."""
-        deltas = torch.stack([self._update(task, r).delta for r in self._latest[task]]).double()
+        latest = self._updates(task, self._latest[task])
+        deltas = torch.stack([update.delta for update in latest]).double()
         mean = deltas.mean(dim=0)
         spread = (deltas - mean).square().sum(dim=1).mean()
         return float(spread / mean.square().sum())
@@ -142,17 +192,16 @@ class TorchLearner:
     def _measure(self, task: TaskName, points: Points) -> Evaluation:
         bench, metric = self._benches[task], METRICS[self._benches[task].task.metric]
         module = self.module(task)
-        score, loss, count = 0.0, 0.0, len(points)
+        count = len(points)
+        sums = torch.zeros(2, dtype=torch.float64, device=self._device)  # metric, loss
         for indices in torch.split(torch.arange(count, device=self._device), _TEST_BATCH):
             inputs, labels = points.batch(indices)
             outputs = module(inputs)
-            batch_loss = float(bench.loss(outputs, labels)) * len(labels)
-            loss += batch_loss
-            if metric.per_batch is None:
-                score += batch_loss
-            else:
-                score += float(metric.per_batch(outputs, labels))
-        return Evaluation(metric.finish(score / count), loss / count)
+            loss = bench.loss(outputs, labels).double() * len(labels)
+            score = loss if metric.per_batch is None else metric.per_batch(outputs, labels)
+            sums += torch.stack([score.double(), loss])
+        score_sum, loss_sum = sums.tolist()  # the one point where the host waits for the device
+        return Evaluation(metric.finish(score_sum / count), loss_sum / count)
 
     def _serve(self, bench: Workbench, rate: float) -> Server:
         task, how = bench.task, bench.task.training
@@ -168,14 +217,41 @@ class TorchLearner:
         except NoRoom as error:
             raise BadTask(f"task {task.name!r}: {error}") from None
 
-    def _update(self, task: TaskName, request: RequestId) -> Update:
-        pending = self._pending[request]
-        if pending.update is None:
-            store = self._stores[task]
-            job = Job(request, pending.client, store[pending.version])
-            pending.update = self._trainer.train(task, job)
-            store.release(pending.version)
-        return pending.update
+    def _updates(self, task: TaskName, requests: Iterable[RequestId]) -> list[Update]:
+        """The values of these updates; what is not trained yet is trained, with all that waits."""
+        wanted = list(requests)
+        missing = [r for r in wanted if self._pending[r].update is None]
+        if missing:
+            self._train(task, missing)
+        updates = []
+        for request in wanted:
+            update = self._pending[request].update
+            assert update is not None
+            updates.append(update)
+        return updates
+
+    def _train(self, task: TaskName, missing: Sequence[RequestId]) -> None:
+        """Train these, and beside them whatever else is outstanding, as far as there is room.
+
+        Their values depend on nothing that is still to come, so this is exact.
+        """
+        waiting, store = self._waiting[task], self._stores[task]
+        limit = self._trainer.limit(task)
+        urgent = set(missing)
+        queue = [*missing, *(request for request in waiting if request not in urgent)]
+        count = -(-len(missing) // limit) * limit
+        chosen = queue[: max(count, len(missing))]
+        for start in range(0, len(chosen), limit):
+            part = chosen[start : start + limit]
+            jobs = [
+                Job(request, self._pending[request].client, store[self._pending[request].version])
+                for request in part
+            ]
+            for request, update in zip(part, self._trainer.train(task, jobs), strict=True):
+                pending = self._pending[request]
+                pending.update = update
+                del waiting[request]
+                store.release(pending.version)
 
     def _release(self, request: RequestId, task: TaskName) -> None:
         pending = self._pending[request]
@@ -183,4 +259,5 @@ class TorchLearner:
         if pending.uses == 0:
             del self._pending[request]
             if pending.update is None:
+                del self._waiting[task][request]
                 self._stores[task].release(pending.version)

@@ -24,6 +24,15 @@ class VersionStore:
     def __len__(self) -> int:
         return len(self._vectors)
 
+    def versions(self) -> tuple[Version, ...]:
+        return tuple(self._vectors)
+
+    def put(self, version: Version, vector: torch.Tensor) -> None:
+        """Replace a version that is kept by what it truly is."""
+        if version not in self._vectors:
+            raise KeyError(f"version {version} is not kept any more")
+        self._vectors[version] = vector
+
     def publish(self, vector: torch.Tensor) -> None:
         """Make ``vector`` the newest version; the one before goes if nobody uses it."""
         before, self.newest = self.newest, self.newest + 1

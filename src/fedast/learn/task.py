@@ -19,6 +19,10 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 Sampling: TypeAlias = Literal["epochs", "independent"]
 
 
+class TrainingFailed(RuntimeError):
+    """Training cannot go on, for want of memory or of a worker; the message says where."""
+
+
 class BadTask(ValueError):
     """A task that cannot be trained; the message names the task and what is wrong."""
 

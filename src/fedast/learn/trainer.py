@@ -20,7 +20,7 @@ from fedast.learn.batches import draw_batches
 from fedast.learn.flat import FlatModel
 from fedast.learn.metrics import METRICS, cross_entropy
 from fedast.learn.points import Arrays, Points
-from fedast.learn.task import BadTask, Task
+from fedast.learn.task import BadTask, Indices, Task
 
 Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -43,7 +43,29 @@ class Update:
 
 
 class Trainer(Protocol):
-    def train(self, task: TaskName, job: Job) -> Update: ...
+    def limit(self, task: TaskName) -> int:
+        """How many jobs of a task it likes to have at once; what is asked for one by one is 1."""
+        ...
+
+    def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]: ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
+
+def batches_of(bench: Workbench, stream: Stream, job: Job) -> tuple[Indices, Stream]:
+    """A job's mini-batches, and the stream that everything random in it comes from."""
+    how = bench.task.training
+    mine = stream.child(job.client, job.request)
+    batches = draw_batches(
+        bench.task.partition[job.client],
+        how.batch_size,
+        how.local_steps,
+        how.sampling,
+        np.random.default_rng(mine.bits()),
+    )
+    return batches, mine
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +90,7 @@ class Workbench:
 
         ``moved`` remembers what is on the device already, for tasks that share data.
         """
-        with _seeded(Stream.of(seed, "init", task.name), torch.device("cpu")):
+        with seeded(Stream.of(seed, "init", task.name), torch.device("cpu")):
             try:
                 module = task.model()
             except Exception as error:  # whatever the user's own code raises
@@ -92,6 +114,11 @@ class Workbench:
         bench.try_out()
         return bench
 
+    @property
+    def usual_loss(self) -> bool:
+        """Whether it is trained with cross-entropy of class numbers."""
+        return self.task.loss is None and METRICS[self.task.metric].default_loss is cross_entropy
+
     def try_out(self) -> None:
         """Find out before the run, not in it, whether model, data and loss fit together.
 
@@ -105,17 +132,18 @@ class Workbench:
         parts = {"train": self.train, "test": self.test}
         if self.task.final_test is not None:
             parts["final_test"] = self.task.final_test.to(device)
-        self.model.module.eval()
+        state = {name: value.clone() for name, value in self.model.module.state_dict().items()}
         for part, points in parts.items():
+            self.model.module.train(part == "train")
             try:
                 inputs, labels = points.batch(torch.arange(min(2, len(points)), device=device))
-                if part == "train" and self.task.augment is not None:
-                    with _seeded(Stream(0), device):
+                with seeded(Stream(0), device):
+                    if part == "train" and self.task.augment is not None:
                         inputs = self.task.augment(inputs)
-                outputs = self.model.module(inputs)
-                loss = self.loss(outputs, labels)
-                if part == "train":
-                    torch.autograd.grad(loss, self.model.parameters, allow_unused=True)
+                    outputs = self.model.module(inputs)
+                    loss = self.loss(outputs, labels)
+                    if part == "train":
+                        torch.autograd.grad(loss, self.model.parameters, allow_unused=True)
             except Exception as error:  # whatever the user's own code raises
                 said = " ".join(str(error).split())
                 raise BadTask(f"{name}: model, loss and {part} data do not fit: {said}") from error
@@ -130,11 +158,15 @@ class Workbench:
                     f"{tuple(labels.shape)} for outputs of shape {tuple(outputs.shape)}"
                 )
             self._check_labels(f"{name}: {part}", points, outputs.shape)
+        self.model.module.load_state_dict(state)
 
     def _check_labels(self, where: str, points: Points, shape: Sequence[int]) -> None:
         """Class numbers must be classes of the model, where the loss takes class numbers."""
-        usual = METRICS[self.task.metric].default_loss is cross_entropy and self.task.loss is None
-        if not usual or not isinstance(points, Arrays) or points.labels.is_floating_point():
+        if (
+            not self.usual_loss
+            or not isinstance(points, Arrays)
+            or points.labels.is_floating_point()
+        ):
             return
         low, high = int(points.labels.min()), int(points.labels.max())
         if low < 0 or high >= shape[1]:
@@ -148,22 +180,24 @@ class SerialTrainer:
         self._benches = benches
         self._streams = {name: Stream.of(seed, "train", name) for name in benches}
 
-    def train(self, task: TaskName, job: Job) -> Update:
+    def limit(self, task: TaskName) -> int:
+        return 1
+
+    def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
+        return [self._train(task, job) for job in jobs]
+
+    def close(self) -> None:
+        pass
+
+    def _train(self, task: TaskName, job: Job) -> Update:
         """tau steps of SGD from ``job.base``; Delta = (before - after) / (tau eta_c)."""
         bench = self._benches[task]
         how, model = bench.task.training, bench.model
-        stream = self._streams[task].child(job.client, job.request)
-        batches = draw_batches(
-            bench.task.partition[job.client],
-            how.batch_size,
-            how.local_steps,
-            how.sampling,
-            np.random.default_rng(stream.bits()),
-        )
+        batches, stream = batches_of(bench, self._streams[task], job)
         model.write(job.base)
         model.module.train()
-        total = torch.zeros((), device=job.base.device)
-        with _seeded(stream, job.base.device):  # for modules that draw, such as dropout
+        total = job.base.new_zeros(())
+        with seeded(stream, job.base.device):  # for modules that draw, such as dropout
             for batch in torch.from_numpy(batches).to(job.base.device):
                 inputs, labels = bench.train.batch(batch)
                 if bench.task.augment is not None:
@@ -181,7 +215,7 @@ class SerialTrainer:
 
 
 @contextmanager
-def _seeded(stream: Stream, device: torch.device) -> Iterator[None]:
+def seeded(stream: Stream, device: torch.device) -> Iterator[torch.Generator]:
     """Torch's own generator on a device set to a stream for a block, then as it was before."""
     generator = torch.default_generator
     if device.type == "cuda":
@@ -189,6 +223,6 @@ def _seeded(stream: Stream, device: torch.device) -> Iterator[None]:
     before = generator.get_state()
     generator.manual_seed(stream.bits() >> 1)
     try:
-        yield
+        yield generator
     finally:
         generator.set_state(before)

@@ -1,0 +1,128 @@
+"""``fedast bench``: measure, then print tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import mean
+
+import click
+from rich.console import Console
+
+from fedast.cli.running import load_resolved, prepare_data
+from fedast.cli.tables import new_table
+from fedast.experiments import bench
+from fedast.experiments.build import build_tasks, settle_compute
+from fedast.experiments.config import Compute
+
+
+def run_bench(
+    path: str | None,
+    *,
+    trainers: Sequence[str],
+    clients: int,
+    seconds: float,
+    updates: int | None,
+    whole: bool,
+    settings: Sequence[str],
+    device: str | None,
+    precision: str | None,
+    as_json: bool,
+) -> None:
+    console = Console(highlight=False)
+    config = None
+    if path is None:
+        compute = Compute.model_validate(
+            {k: v for k, v in (("device", device), ("precision", precision)) if v is not None}
+        )
+        compute = settle_compute(compute)
+        tasks = bench.paper_shapes()
+    else:
+        config = load_resolved(path, settings, device=device, precision=precision)
+        prepare_data([config], offline=False)
+        compute = settle_compute(config.compute)
+        tasks = build_tasks(config)
+    if not trainers:
+        cuda = compute.device == "cuda"
+        trainers = ("serial", "batched") if cuda else ("serial", "processes")
+    if not as_json:
+        where = f"{compute.device}, {compute.precision}, {compute.workers} cores"
+        console.print(f"Local training on {where}; the better of several tries, in one run")
+    speeds = bench.measure_tasks(tasks, compute, trainers, together=clients, seconds=seconds)
+    rates = bench.measure_rates(compute)
+    floors = bench.floors(tasks, rates)
+    shares = None
+    if config is not None:
+        limit = None if whole else (updates or 500)
+        shares = bench.measure_run(config, limit)
+    if as_json:
+        table = {
+            "device": compute.device,
+            "precision": compute.precision,
+            "speeds": [asdict(speed) for speed in speeds],
+            "rates": asdict(rates),
+            "floors": [asdict(floor) for floor in floors],
+            "run": None if shares is None else asdict(shares),
+        }
+        click.echo(json.dumps(table, indent=2))
+        return
+    _print_speeds(console, speeds, floors, rates)
+    if shares is not None:
+        _print_shares(console, shares)
+
+
+def _print_speeds(
+    console: Console,
+    speeds: Sequence[bench.Speed],
+    floors: Sequence[bench.Floor],
+    rates: bench.Rates,
+) -> None:
+    table = new_table(
+        "",
+        ("task", "trainer", "together", "ms/update", "updates/s", "× serial", "floor ms"),
+        f"floor: {rates.teraflops:.3g} TFLOP/s of matrix products, {rates.gigabytes:.0f} GB/s "
+        "of copying, measured here",
+    )
+    serial = {speed.task: speed.ms for speed in speeds if speed.trainer == "serial"}
+    floor = {one.task: one.ms for one in floors}
+    for speed in speeds:
+        gain = f"{serial[speed.task] / speed.ms:.1f}" if speed.task in serial else "–"
+        table.add_row(
+            speed.task,
+            speed.trainer,
+            str(speed.clients),
+            f"{speed.ms:,.1f}" if speed.ms >= 10 else f"{speed.ms:.3f}",
+            f"{1e3 / speed.ms:,.0f}",
+            gain,
+            f"{floor[speed.task]:,.3f}",
+        )
+    console.print(table)
+    for speed in speeds:
+        if speed.note and speed.trainer == "batched":
+            console.print(f"{speed.task}: clients one by one: {speed.note}")
+
+
+def _print_shares(console: Console, shares: bench.Shares) -> None:
+    table = new_table(
+        f"A run of {shares.updates} updates: {shares.wall:.1f} s, "
+        f"{shares.updates / shares.wall:,.0f} updates/s, the first after "
+        f"{shares.first_update:.1f} s",
+        ("where", "seconds", "share"),
+        f"host {shares.host_gib:.1f} GiB"
+        + ("" if shares.gpu_gib is None else f", GPU {shares.gpu_gib:.1f} GiB"),
+    )
+    for name, value in (
+        ("training", shares.training),
+        ("  of it drawing batches", shares.data),
+        ("evaluation", shares.evaluation),
+        ("aggregation", shares.aggregation),
+        ("control and start-up", shares.control),
+    ):
+        table.add_row(name, f"{value:.2f}", f"{100 * value / shares.wall:.0f} %")
+    console.print(table)
+    for task, sizes in shares.sizes.items():
+        console.print(
+            f"{task}: {len(sizes)} batches of {mean(sizes):.1f} clients on average, "
+            f"{max(sizes)} at most"
+        )

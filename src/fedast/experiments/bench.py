@@ -1,0 +1,305 @@
+"""How fast local training is here, with every trainer, beside what the machine could do at best.
+
+All numbers of one call come from one machine in one go, since machines differ
+and wander. The floor of an update is the longer of its operations over the rate
+of a large matrix product and its bytes (every parameter read and written once a
+step, every input read once) over the rate of a large copy, both measured here.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedast.core.protocol import Algorithm, Observers, TaskName
+from fedast.core.streams import Stream
+from fedast.experiments.build import build_tasks, settle_compute
+from fedast.experiments.config import Compute, RunConfig
+from fedast.experiments.simulate import arithmetic, settle_trainers, simulate
+from fedast.learn.batched import BatchedTrainer
+from fedast.learn.metering import Meter
+from fedast.learn.models import CharLSTM, cifar_cnn, lenet5, perceptron
+from fedast.learn.points import Arrays, Points, Windows
+from fedast.learn.processes import ProcessTrainer
+from fedast.learn.stacked.net import Precision
+from fedast.learn.task import Task, Training
+from fedast.learn.trainer import Job, SerialTrainer, Trainer, Workbench, batches_of
+from fedast.records.tally import Tally
+
+CLIENTS, POINTS = 100, 300
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One task with one trainer."""
+
+    task: str
+    trainer: str
+    clients: int
+    """Trained together (batched), or at once in all processes."""
+    ms: float
+    """Per local update."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Floor:
+    task: str
+    gigaflop: float
+    """Operations of one local update."""
+    megabytes: float
+    ms: float
+    """What no program can beat here, by these two counts."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    teraflops: float
+    """Of a large matrix product."""
+    gigabytes: float
+    """Per second, of a large copy, read and written."""
+
+
+def paper_shapes() -> list[Task]:
+    """The models of the paper's heterogeneous experiment on random data of the same shape."""
+    generator = torch.Generator().manual_seed(0)
+    total = CLIENTS * POINTS
+
+    def images(*shape: int) -> Arrays:
+        return Arrays(
+            torch.randn(total, *shape, generator=generator),
+            torch.randint(10, (total,), generator=generator),
+        )
+
+    text = torch.randint(80, (total + 100,), generator=generator).to(torch.uint8)
+    images28 = images(1, 28, 28)
+    data: list[tuple[str, Callable[[], torch.nn.Module], Points, Training]] = [
+        ("mnist", lambda: perceptron((784, 200, 200, 10)), images28, Training(client_rate=0.1)),
+        ("fashion-mnist", lenet5, images28, Training(client_rate=0.06)),
+        ("cifar10", cifar_cnn, images(3, 32, 32), Training(client_rate=0.1)),
+        (
+            "shakespeare",
+            CharLSTM,
+            Windows(text, torch.arange(total), 80),
+            Training(batch_size=64, client_rate=0.5, sampling="independent"),
+        ),
+    ]
+    partition = [np.arange(n * POINTS, (n + 1) * POINTS) for n in range(CLIENTS)]
+    return [
+        Task(
+            name=name,
+            model=model,
+            train=points,
+            test=points,
+            partition=partition,
+            training=replace(training, weight_decay=3e-4),
+        )
+        for name, model, points, training in data
+    ]
+
+
+def measure_tasks(
+    tasks: Sequence[Task],
+    compute: Compute,
+    trainers: Sequence[str],
+    *,
+    together: int,
+    seconds: float,
+    seen: Callable[[Speed], None] = lambda speed: None,
+) -> list[Speed]:
+    """Milliseconds per local update of every task with every trainer."""
+    found = []
+    with arithmetic(compute):
+        device = torch.device(compute.device)
+        moved: dict[int, Points] = {}
+        for task in tasks:
+            bench = Workbench.build(task, 0, device, moved)
+            for name in trainers:
+                speed = _measure(bench, name, compute, together, seconds)
+                seen(speed)
+                found.append(speed)
+    return found
+
+
+def _measure(bench: Workbench, name: str, compute: Compute, together: int, seconds: float) -> Speed:
+    task = bench.task.name
+    benches = {task: bench}
+    trainer: Trainer
+    note = ""
+    precision: Precision = "fp32" if compute.precision == "auto" else compute.precision
+    match name:
+        case "serial":
+            trainer, count = SerialTrainer(benches, 0), 1
+        case "processes":
+            workers = compute.workers or 1
+            trainer, count = ProcessTrainer(benches, 0, workers=workers), 4 * workers
+            note = f"{workers} workers"
+        case _:
+            trainer = BatchedTrainer(benches, 0, precision=precision)
+            note = trainer.alone.get(task, "")
+            count = 1 if note else together
+    base = bench.model.read()
+    jobs = [Job(n, n % len(bench.task.partition), base) for n in range(count)]
+    try:
+        trainer.train(task, jobs)  # compiles, captures, warms up
+        _wait(base.device)
+        times: list[float] = []
+        began = time.perf_counter()
+        while not times or time.perf_counter() - began < seconds:
+            start = time.perf_counter()
+            trainer.train(task, jobs)
+            _wait(base.device)
+            times.append(time.perf_counter() - start)
+    finally:
+        trainer.close()
+    return Speed(task, name, count, 1e3 * min(times) / count, note)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measure_rates(compute: Compute) -> Rates:
+    device = torch.device(compute.device)
+    size = 8192 if device.type == "cuda" else 1024
+    dtype = torch.bfloat16 if compute.precision == "bf16" else torch.float32
+    with arithmetic(compute):
+        a = torch.randn(size, size, device=device, dtype=dtype)
+        product = _best(lambda: torch.mm(a, a), device)
+        copied = torch.empty((1 << 30) if device.type == "cuda" else (1 << 26), device=device)
+        target = torch.empty_like(copied)
+        copy = _best(lambda: target.copy_(copied), device)
+    return Rates(2 * size**3 / product / 1e12, 2 * copied.nbytes / copy / 1e9)
+
+
+def _best(work: Callable[[], object], device: torch.device, tries: int = 8) -> float:
+    times = []
+    for _ in range(tries):
+        _wait(device)
+        began = time.perf_counter()
+        work()
+        _wait(device)
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def floors(tasks: Sequence[Task], rates: Rates) -> list[Floor]:
+    """Operations are counted by running one local step; devices do not matter for that."""
+    found = []
+    for task in tasks:
+        bench = Workbench.build(task, 0, torch.device("cpu"))
+        how = task.training
+        inputs, labels = bench.train.batch(torch.arange(how.batch_size))
+        bench.model.module.train()
+        with FlopCounterMode(display=False) as counter:
+            loss = bench.loss(bench.model.module(inputs), labels)
+            torch.autograd.grad(loss, bench.model.parameters, allow_unused=True)
+        flops = counter.get_total_flops() + _lstm_flops(bench, how.batch_size)
+        step_bytes = 2 * 4 * len(bench.model.read()) + inputs.nbytes
+        flops, bytes_ = how.local_steps * flops, how.local_steps * step_bytes
+        seconds = max(flops / rates.teraflops / 1e12, bytes_ / rates.gigabytes / 1e9)
+        found.append(Floor(task.name, flops / 1e9, bytes_ / 1e6, 1e3 * seconds))
+    return found
+
+
+def _lstm_flops(bench: Workbench, points: int) -> float:
+    """The counter does not see into torch's fused LSTM: three products per weight and character."""
+    module = bench.model.module
+    if not isinstance(module, CharLSTM):
+        return 0.0
+    weights = sum(p.numel() for p in module.lstm.parameters() if p.ndim == 2)
+    inputs, _ = bench.train.batch(torch.arange(1))
+    return 3.0 * 2.0 * weights * points * inputs.shape[1]
+
+
+# --- a whole run, by where its time goes ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Where the wall time of a run went, in seconds."""
+
+    updates: int
+    first_update: float
+    """Seconds until the first update was there, after the data was built."""
+    wall: float
+    training: float
+    data: float
+    """Of the training: drawing mini-batches, by a measurement of its own."""
+    evaluation: float
+    aggregation: float
+    sizes: Mapping[TaskName, Sequence[int]]
+    """Clients in each batch."""
+    gpu_gib: float | None
+    host_gib: float
+
+    @property
+    def control(self) -> float:
+        return self.wall - self.training - self.evaluation - self.aggregation
+
+
+def measure_run(config: RunConfig, updates: int | None = None) -> Shares:
+    """Run a resolved configuration (for so many updates) and say where the time went."""
+    tasks = build_tasks(config)
+    compute = settle_trainers(settle_compute(config.compute), tasks, config.seed)
+    meter = Meter(torch.device(compute.device))
+    watched = _Watched(updates)
+    began = time.perf_counter()
+    outcome = simulate(
+        tasks,
+        config.algorithm,
+        config.simulation,
+        seed=config.seed,
+        compute=compute,
+        watch=(watched.watch,),
+        stop=watched.enough,
+        meter=meter,
+    )
+    wall = time.perf_counter() - began
+    data = 0.0
+    for task in tasks:
+        bench = Workbench.build(task, 0, torch.device("cpu"))
+        job, stream = Job(0, 0, bench.model.read()), Stream.of(0)
+        each = _best(lambda b=bench, j=job, s=stream: batches_of(b, s, j), torch.device("cpu"))  # type: ignore[misc]
+        data += each * sum(meter.sizes.get(task.name, ()))
+    return Shares(
+        updates=sum(task.updates for task in outcome.result.tasks.values()),
+        first_update=watched.first - began,
+        wall=wall,
+        training=meter.seconds["training"],
+        data=data,
+        evaluation=meter.seconds["evaluation"],
+        aggregation=meter.seconds["aggregation"],
+        sizes=meter.sizes,
+        gpu_gib=torch.cuda.max_memory_allocated() / 2**30 if compute.device == "cuda" else None,
+        host_gib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    )
+
+
+@final
+class _Watched:
+    """Stops a run after so many updates, and notes when the first aggregation was done."""
+
+    def __init__(self, updates: int | None) -> None:
+        self._updates = updates
+        self._tally: Tally | None = None
+        self.first = time.perf_counter()
+        self._seen = False
+
+    def watch(self, algorithm: Algorithm, tally: Tally) -> Observers:
+        self._tally = tally
+        return Observers()
+
+    def enough(self) -> bool:
+        assert self._tally is not None
+        if not self._seen and any(task.rounds for task in self._tally.tasks.values()):
+            self._seen, self.first = True, time.perf_counter()
+        return self._updates is not None and self._tally.updates >= self._updates

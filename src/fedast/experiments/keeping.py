@@ -1,0 +1,94 @@
+"""Checkpoints of a run: when they are taken, and how a run is taken up again."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from fedast.experiments.load import ConfigError
+from fedast.learn.checkpoints import Checkpoint, save
+from fedast.learn.journal import Journal
+from fedast.learn.learner import TorchLearner
+
+FOLDER = "checkpoints"
+_WALL = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """``50`` is simulated time; ``30s``, ``5m`` and ``1h`` are real time."""
+
+    text: str
+    amount: float
+    real: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Every:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+        if found is None or float(found[1]) <= 0:
+            raise ConfigError(
+                "--checkpoint-every",
+                f"give simulated time, such as 50, or real time, such as 30s, 5m, 1h; got {text!r}",
+            )
+        return cls(text, float(found[1]) * _WALL.get(found[2], 1.0), bool(found[2]))
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where checkpoints go, how often they are taken, and the one to begin with."""
+
+    folder: Path
+    every: Every
+    resume: Checkpoint | None = None
+
+
+@final
+class Keeper:
+    """Looks on before each step of the simulator."""
+
+    def __init__(self, keeping: Keeping, learner: TorchLearner, journal: Journal) -> None:
+        self._keeping = keeping
+        self._learner = learner
+        self._journal = journal
+        self._steps = 0
+        self._began = time.monotonic()
+        self._waiting = keeping.resume
+        """The checkpoint whose step has not come yet."""
+        self._last = 0.0
+        if self._waiting is not None:
+            self._began -= self._waiting.wall_seconds
+
+    @property
+    def wall_seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def before_step(self, now: float, *, stopping: bool) -> None:
+        if self._waiting is not None and self._steps == self._waiting.steps:
+            self._journal.go_live(self._waiting.tensors)
+            self._waiting = None
+            self._last = self._clock(now)
+        elif self._waiting is None:
+            due = self._clock(now) - self._last >= self._keeping.every.amount
+            if self._steps > 0 and (due or stopping):
+                self._take(now)
+        self._steps += 1
+
+    def _clock(self, now: float) -> float:
+        return self.wall_seconds if self._keeping.every.real else now
+
+    def _take(self, now: float) -> None:
+        self._last = self._clock(now)
+        save(
+            self._keeping.folder,
+            Checkpoint(
+                steps=self._steps,
+                time=now,
+                wall_seconds=self.wall_seconds,
+                every=self._keeping.every.text,
+                tensors=self._learner.state(),
+                answers=tuple(self._journal.answers),
+            ),
+        )

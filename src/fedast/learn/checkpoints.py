@@ -1,0 +1,91 @@
+"""Checkpoints on disk: tensors as safetensors, the rest as JSON, never half of one.
+
+A checkpoint is ``NUMBER.safetensors`` and ``NUMBER.json``; the JSON comes last and
+holds the checksum of the tensors, so one without the other, or one that does
+not match, is none. The two newest are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+SCHEMA = 1
+_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run after ``steps`` steps of its simulator."""
+
+    steps: int
+    time: float
+    """Simulated."""
+    wall_seconds: float
+    every: str
+    """How often the run wants checkpoints."""
+    tensors: Mapping[str, torch.Tensor]
+    answers: tuple[float, ...]
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{checkpoint.steps:012d}"
+    answers = torch.tensor(checkpoint.answers, dtype=torch.float64)
+    tensors = {key: value.contiguous().cpu() for key, value in checkpoint.tensors.items()}
+    temporary = folder / f"{name}.safetensors.part"
+    save_file({**tensors, "answers": answers}, temporary)
+    checksum = _checksum(temporary)
+    _settle(temporary, folder / f"{name}.safetensors")
+    about = {
+        key: value for key, value in vars(checkpoint).items() if key not in ("tensors", "answers")
+    } | {"schema": SCHEMA, "sha256": checksum}
+    note = folder / f"{name}.json.part"
+    note.write_text(json.dumps(about, indent=1) + "\n")
+    _settle(note, folder / f"{name}.json")
+    for old in sorted(folder.glob("*.json"))[:-_KEPT]:
+        old.unlink()
+        old.with_suffix(".safetensors").unlink(missing_ok=True)
+
+
+def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint that is whole; ``say`` is told about those that are not."""
+    for note in sorted(folder.glob("*.json"), reverse=True):
+        try:
+            return _load(note)
+        except (OSError, ValueError, KeyError, SafetensorError) as problem:
+            say(f"checkpoint {note.stem} is damaged ({problem}); trying the one before")
+    return None
+
+
+def _load(note: Path) -> Checkpoint:
+    about: dict[str, Any] = json.loads(note.read_text())
+    if about.pop("schema") != SCHEMA:
+        raise ValueError("it is of another version of fedast")
+    file = note.with_suffix(".safetensors")
+    if _checksum(file) != about.pop("sha256"):
+        raise ValueError("its tensors are not what was written")
+    tensors = load_file(file)
+    answers = tuple(tensors.pop("answers").tolist())
+    return Checkpoint(tensors=tensors, answers=answers, **about)
+
+
+def _checksum(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _settle(temporary: Path, final: Path) -> None:
+    """On disk under its name, or not at all."""
+    with temporary.open("rb") as stream:
+        os.fsync(stream.fileno())
+    os.replace(temporary, final)

@@ -1,0 +1,79 @@
+"""A learner that remembers its answers, so that a run can be taken up where it was.
+
+A run is a function of its configuration and of what the data plane answered:
+evaluations, variances, training losses. With those written down, everything
+else (the algorithm, the clock, the queues, the log) is had again by running it
+from the start with the same answers, which takes microseconds per update; only
+then are the tensors of a checkpoint put in place and training goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import torch
+
+from fedast.core.protocol import ClientId, RequestId, TaskName, Version
+from fedast.learn.learner import TorchLearner
+from fedast.learn.port import Evaluation
+
+
+@final
+class Journal:
+    def __init__(self, learner: TorchLearner, answers: Sequence[float] | None = None) -> None:
+        """With ``answers`` it gives those, until ``go_live``."""
+        self._learner = learner
+        self._given = None if answers is None else iter(answers)
+        self.answers: list[float] = []
+
+    def go_live(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """The replay is over: what was answered so far led to these tensors."""
+        self._given = None
+        self._learner.restore(tensors)
+
+    def dispatch(
+        self, request: RequestId, task: TaskName, client: ClientId, version: Version
+    ) -> None:
+        self._learner.dispatch(request, task, client, version)
+
+    def accept(self, request: RequestId, task: TaskName) -> None:
+        self._learner.accept(request, task)
+
+    def drop(self, request: RequestId, task: TaskName) -> None:
+        self._learner.drop(request, task)
+
+    def training_loss(self, request: RequestId, task: TaskName) -> float:
+        if self._given is not None:
+            return self._repeat()
+        return self._note(self._learner.training_loss(request, task))
+
+    def aggregate(
+        self,
+        task: TaskName,
+        requests: tuple[RequestId, ...],
+        weights: tuple[float, ...] | None = None,
+    ) -> None:
+        if self._given is not None:
+            self._learner.pass_over(task, requests)
+        else:
+            self._learner.aggregate(task, requests, weights)
+
+    def variance(self, task: TaskName) -> float:
+        if self._given is not None:
+            return self._repeat()
+        return self._note(self._learner.variance(task))
+
+    def evaluate(self, task: TaskName) -> Evaluation:
+        if self._given is not None:
+            return Evaluation(self._repeat(), self._repeat())
+        found = self._learner.evaluate(task)
+        return Evaluation(self._note(found.metric), self._note(found.loss))
+
+    def _note(self, answer: float) -> float:
+        self.answers.append(answer)
+        return answer
+
+    def _repeat(self) -> float:
+        assert self._given is not None
+        return self._note(next(self._given))

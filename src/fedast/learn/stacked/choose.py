@@ -1,0 +1,131 @@
+"""Which stacked net a task gets: by hand if its model is known, the general one, or none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+
+from fedast.core.streams import Stream
+from fedast.learn.models import CharLSTM
+from fedast.learn.stacked.general import GeneralNet
+from fedast.learn.stacked.layers import layered
+from fedast.learn.stacked.lstm import CharLSTMNet
+from fedast.learn.stacked.net import Descent, Layout, Net, Precision, Unstackable
+from fedast.learn.trainer import Workbench, seeded
+
+_log = logging.getLogger(__name__)
+
+Build: TypeAlias = Callable[[int], Net]
+"""Makes a net of so many copies."""
+
+
+def choose(bench: Workbench, precision: Precision = "fp32", *, by_hand: bool = True) -> Build:
+    """How to make stacked copies of a task's model; ``Unstackable`` if there is no way.
+
+    What is chosen has been tried: two copies took a step each and arrived where
+    autograd says.
+    """
+    module, how = bench.model.module, bench.task.training
+    if bench.task.augment is not None:
+        raise Unstackable("its training inputs are changed at random")
+    if len(bench.model.read()) != bench.model.parameter_count:
+        raise Unstackable("its model has buffers or frozen parameters")
+    if _draws(bench):
+        raise Unstackable("its model draws random numbers")
+    descent = Descent(how.client_rate, how.weight_decay)
+    if by_hand and bench.usual_loss:
+        hand = _by_hand(module, descent, precision)
+        if hand is not None and _arrives(hand, bench):
+            return hand
+    used = _used(bench)
+
+    def general(copies: int) -> Net:
+        return GeneralNet(module, bench.loss, copies, descent, used)
+
+    if not _arrives(general, bench):
+        raise Unstackable("copies side by side do not give what one alone gives")
+    return general
+
+
+def is_lean(bench: Workbench) -> bool:
+    """Whether one copy by hand beats autograd on a CPU: layered nets do, torch's LSTM does not."""
+    if bench.task.augment is not None or not bench.usual_loss:
+        return False
+    try:
+        layered(bench.model.module, 1, Descent(0.0, 0.0))
+    except Unstackable:
+        return False
+    return True
+
+
+def _by_hand(module: torch.nn.Module, descent: Descent, precision: Precision) -> Build | None:
+    if isinstance(module, CharLSTM):
+        return lambda copies: CharLSTMNet(module, copies, descent, precision)
+    try:
+        layered(module, 1, descent, precision)
+    except Unstackable:
+        return None
+    return lambda copies: layered(module, copies, descent, precision)
+
+
+def _draws(bench: Workbench) -> bool:
+    """Whether a training pass moves torch's generator."""
+    device = bench.model.parameters[0].device
+    with seeded(Stream(0), device) as generator:
+        before = generator.get_state()
+        _loss(bench, *_points(bench, 2))
+        return not torch.equal(before, generator.get_state())
+
+
+def _points(bench: Workbench, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    device = bench.model.parameters[0].device
+    return bench.train.batch(torch.arange(count, device=device) % len(bench.train))
+
+
+def _loss(bench: Workbench, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    bench.model.module.train()
+    return bench.loss(bench.model.module(inputs), labels)
+
+
+def _used(bench: Workbench) -> tuple[bool, ...]:
+    loss = _loss(bench, *_points(bench, 2))
+    found = torch.autograd.grad(loss, bench.model.parameters, allow_unused=True)
+    return tuple(gradient is not None for gradient in found)
+
+
+def _arrives(build: Build, bench: Workbench) -> bool:
+    """Whether two copies on different points each take the step that autograd takes alone."""
+    inputs, labels = _points(bench, 4)
+    base = bench.model.read()
+    how = bench.task.training
+    expected = []
+    for part in (slice(0, 2), slice(2, 4)):
+        loss = _loss(bench, inputs[part], labels[part])
+        found = torch.autograd.grad(loss, bench.model.parameters, allow_unused=True)
+        layout = Layout.of(bench.model.module)
+        pieces = layout.split(base[None])
+        moved = [
+            piece[0]
+            if g is None
+            else piece[0] - how.client_rate * (g + how.weight_decay * piece[0])
+            for piece, g in zip(pieces, found, strict=True)
+        ]
+        expected.append(torch.cat([piece.reshape(-1) for piece in moved]))
+    try:
+        net = build(2)
+        net.load(base.expand(2, -1))
+        net.step(
+            torch.stack([inputs[:2], inputs[2:]]).clone(), torch.stack([labels[:2], labels[2:]])
+        )
+        moved_by = net.read() - base
+    except Exception as error:  # whatever a module that cannot be mapped raises
+        _log.info("task %r: stacked copies: %s", bench.task.name, error)
+        return False
+    wanted = torch.stack(expected) - base
+    off = float((moved_by - wanted).norm() / (wanted.norm() + 1e-12))
+    _log.info("task %r: stacked copies are off by %.1e", bench.task.name, off)
+    tolerance = 1e-6 if base.dtype == torch.float64 else 0.2  # a wrong step is off by more
+    return off <= tolerance

@@ -1,0 +1,366 @@
+"""Stacked feed-forward nets by hand: forward, backward and SGD in one pass over the layers.
+
+For sequences of linear and convolutional layers with ReLU, max pooling and
+flattening, trained with cross-entropy. Every layer steps its own parameters on
+the way back, right after it has passed the gradient on, so no gradient of a
+weight matrix is ever stored: the matrix product that makes it also adds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Protocol, TypeAlias, final
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedast.learn.stacked.net import Descent, Layout, Precision, Unstackable
+
+Tensors: TypeAlias = list[torch.Tensor]
+
+
+class Layer(Protocol):
+    """One layer of all copies. Inputs and outputs have the axes (copy, point, ...)."""
+
+    @property
+    def parameters(self) -> int:
+        """How many tensors of the model's parameters are its own."""
+        ...
+
+    def load(self, given: Tensors) -> None: ...
+
+    def read(self) -> Tensors: ...
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
+        """Step the parameters; the gradient of the input, or anything if nobody wants it."""
+        ...
+
+
+@final
+class Linear:
+    parameters = 2
+
+    def __init__(self, layer: nn.Linear, copies: int, descent: Descent) -> None:
+        self._keep = 1.0 - descent.rate * descent.decay
+        self._rate = descent.rate
+        self._weight = layer.weight.new_zeros((copies, *layer.weight.shape))
+        self._bias = layer.weight.new_zeros((copies, 1, layer.out_features))
+        self._x = self._weight
+
+    def load(self, given: Tensors) -> None:
+        self._weight.copy_(given[0])
+        self._bias.copy_(given[1][:, None])
+
+    def read(self) -> Tensors:
+        return [self._weight, self._bias[:, 0]]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._x = x
+        return torch.baddbmm(self._bias, x, self._weight.mT)
+
+    def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
+        dx = torch.bmm(dy, self._weight) if wants_dx else dy
+        self._weight.baddbmm_(dy.mT, self._x, beta=self._keep, alpha=-self._rate)
+        self._bias.mul_(self._keep).sub_(dy.sum(dim=1, keepdim=True), alpha=self._rate)
+        return dx
+
+
+@final
+class ReLU:
+    parameters = 0
+
+    def __init__(self) -> None:
+        self._y = torch.empty(0)
+
+    def load(self, given: Tensors) -> None:
+        pass
+
+    def read(self) -> Tensors:
+        return []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._y = x.relu_()  # what came in is nobody else's
+        return self._y
+
+    def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
+        dx: torch.Tensor = torch.ops.aten.threshold_backward(dy, self._y, 0)
+        return dx
+
+
+@final
+class Flatten:
+    parameters = 0
+
+    def __init__(self) -> None:
+        self._shape = torch.Size()
+
+    def load(self, given: Tensors) -> None:
+        pass
+
+    def read(self) -> Tensors:
+        return []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._shape = x.shape
+        return x.flatten(2)
+
+    def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
+        return dy.view(self._shape)
+
+
+@final
+class MaxPool:
+    """2x2 windows that do not overlap. Of equal values the first counts, as everywhere in torch."""
+
+    parameters = 0
+
+    def __init__(self) -> None:
+        self._shape = torch.Size()
+        self._lower = self._right_above = self._right_below = torch.empty(0)
+
+    def load(self, given: Tensors) -> None:
+        pass
+
+    def read(self) -> Tensors:
+        return []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._shape = x.shape
+        a, b, c, d = _corners(x)
+        above, below = torch.maximum(a, b), torch.maximum(c, d)
+        self._right_above, self._right_below = b > a, d > c
+        self._lower = below > above
+        return torch.maximum(above, below)
+
+    def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
+        dx = dy.new_zeros(self._shape)
+        a, b, c, d = _corners(dx)
+        below = dy * self._lower
+        above = dy - below
+        torch.mul(above, self._right_above, out=b)
+        torch.sub(above, b, out=a)
+        torch.mul(below, self._right_below, out=d)
+        torch.sub(below, d, out=c)
+        return dx
+
+
+def _corners(x: torch.Tensor) -> Tensors:
+    """The four pixels of all windows; an odd last row or column is in none."""
+    high, wide = (side // 2 * 2 for side in x.shape[3:])
+    x = x[..., :high, :wide]
+    return [x[..., row::2, column::2] for row in (0, 1) for column in (0, 1)]
+
+
+@final
+class Conv:
+    """Convolutions with a step of one; all copies are groups of one convolution."""
+
+    parameters = 2
+
+    def __init__(self, layer: nn.Conv2d, copies: int, descent: Descent) -> None:
+        self._keep = 1.0 - descent.rate * descent.decay
+        self._rate = descent.rate
+        assert not isinstance(layer.padding, str)
+        self._padding = tuple(layer.padding)
+        self._copies = copies
+        self._weight = layer.weight.new_zeros((copies, *layer.weight.shape))
+        self._bias = layer.weight.new_zeros((copies, layer.out_channels))
+        self._x = self._weight
+
+    def load(self, given: Tensors) -> None:
+        self._weight.copy_(given[0])
+        self._bias.copy_(given[1])
+
+    def read(self) -> Tensors:
+        return [self._weight, self._bias]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._x = _side_by_side(x)
+        y = functional.conv2d(
+            self._x,
+            self._weight.flatten(0, 1),
+            self._bias.flatten(),
+            padding=self._padding,
+            groups=self._copies,
+        )
+        return _apart(y, self._copies)
+
+    def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
+        if self._copies == 1 and not dy.is_cuda:
+            dx, dw, db = self._gradients(dy[0], wants_dx)
+        else:
+            dx, dw, db = torch.ops.aten.convolution_backward(
+                _side_by_side(dy),
+                self._x,
+                self._weight.flatten(0, 1),
+                [self._bias.numel()],
+                (1, 1),
+                self._padding,
+                (1, 1),
+                False,
+                (0, 0),
+                self._copies,
+                (wants_dx, True, True),
+            )
+        self._weight.mul_(self._keep).sub_(dw.reshape(self._weight.shape), alpha=self._rate)
+        self._bias.mul_(self._keep).sub_(db.view_as(self._bias), alpha=self._rate)
+        return _apart(dx, self._copies) if wants_dx else dy
+
+    def _gradients(
+        self, dy: torch.Tensor, wants_dx: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of one copy, as two more convolutions: on a CPU that is faster than torch's own way."""
+        weight, dx = self._weight[0], dy
+        if wants_dx:
+            border = [
+                size - 1 - padding
+                for size, padding in zip(weight.shape[2:], self._padding, strict=True)
+            ]
+            dx = functional.conv2d(dy, weight.flip(2, 3).transpose(0, 1), padding=border)
+        dw = functional.conv2d(
+            self._x.transpose(0, 1), dy.transpose(0, 1), padding=self._padding
+        ).transpose(0, 1)
+        return dx, dw, dy.sum(dim=(0, 2, 3))
+
+
+def _side_by_side(x: torch.Tensor) -> torch.Tensor:
+    """(copy, point, channel, ...) -> (point, copy and channel, ...)"""
+    return x.transpose(0, 1).flatten(1, 2)
+
+
+def _apart(x: torch.Tensor, copies: int) -> torch.Tensor:
+    return x.view(len(x), copies, -1, *x.shape[2:]).transpose(0, 1)
+
+
+@final
+class LayeredNet:
+    def __init__(self, layers: Sequence[Layer], layout: Layout) -> None:
+        self._layers = layers
+        self._layout = layout
+
+    def load(self, flat: torch.Tensor) -> None:
+        parts = self._layout.split(flat)
+        for layer in self._layers:
+            layer.load(parts[: layer.parameters])
+            parts = parts[layer.parameters :]
+
+    def read(self) -> torch.Tensor:
+        return self._layout.join([part for layer in self._layers for part in layer.read()])
+
+    @torch.no_grad()
+    def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = inputs
+        for layer in self._layers:
+            x = layer.forward(x)
+        losses, dy = cross_entropy(x, labels)
+        learning = [place for place, layer in enumerate(self._layers) if layer.parameters]
+        for place in reversed(range(learning[0], len(self._layers))):
+            dy = self._layers[place].backward(dy, wants_dx=place > learning[0])
+        return losses
+
+
+def cross_entropy(scores: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each copy's mean loss over its points, and its gradient by the scores."""
+    points = scores.shape[1]
+    logs = torch.log_softmax(scores, dim=2)
+    picked = labels[:, :, None]
+    losses = -logs.gather(2, picked).mean(dim=(1, 2))
+    gradient = logs.exp_()
+    gradient.scatter_add_(2, picked, torch.full_like(picked, -1.0, dtype=gradient.dtype))
+    return losses, gradient.div_(points)
+
+
+def layered(
+    module: nn.Module, copies: int, descent: Descent, precision: Precision = "fp32"
+) -> LayeredNet:
+    """A net by hand from a sequence of known layers, or ``Unstackable``."""
+    parts = flattened(module)
+    layers: list[Layer] = []
+    convolutions = _conv_pools(parts)
+    if convolutions and next(module.parameters()).is_cuda:
+        from fedast.learn.stacked.convolution import ConvPools  # needs Triton
+
+        layers.append(ConvPools(convolutions, copies, descent, precision))
+        parts = parts[3 * len(convolutions) :]
+    parts = _pool_first(parts)
+    layers += [_layer(part, copies, descent) for part in parts]
+    return LayeredNet(layers, Layout.of(module))
+
+
+def _conv_pools(parts: Sequence[nn.Module]) -> list[nn.Conv2d]:
+    """The convolutions that a net begins with, as far as kernels for them exist."""
+    found: list[nn.Conv2d] = []
+    while len(parts) >= 3:
+        conv, relu, pool = parts[:3]
+        fits = (
+            isinstance(conv, nn.Conv2d)
+            and isinstance(relu, nn.ReLU)
+            and isinstance(pool, nn.MaxPool2d)
+            and plain_conv(conv)
+            and _plain_pool(pool)
+            and conv.padding == (0, 0)
+            and conv.kernel_size[0] == conv.kernel_size[1]
+            and conv.weight.dtype == torch.float32
+            and max(conv.out_channels, conv.in_channels) <= 128
+        )
+        if not fits:
+            break
+        assert isinstance(conv, nn.Conv2d)
+        found.append(conv)
+        parts = parts[3:]
+    return found
+
+
+def _pool_first(parts: Sequence[nn.Module]) -> list[nn.Module]:
+    """ReLU and max pooling change places, which changes nothing: a quarter is left for ReLU."""
+    parts = list(parts)
+    for place, (one, other) in enumerate(pairwise(parts)):
+        if isinstance(one, nn.ReLU) and isinstance(other, nn.MaxPool2d):
+            parts[place], parts[place + 1] = other, one
+    return parts
+
+
+def flattened(module: nn.Module) -> list[nn.Module]:
+    if isinstance(module, nn.Sequential):
+        return [part for child in module for part in flattened(child)]
+    return [module]
+
+
+def _layer(part: nn.Module, copies: int, descent: Descent) -> Layer:
+    if not all(parameter.requires_grad for parameter in part.parameters()):
+        raise Unstackable("a parameter is frozen")
+    match part:
+        case nn.Linear() if part.bias is not None:
+            return Linear(part, copies, descent)
+        case nn.ReLU():
+            return ReLU()
+        case nn.Flatten(start_dim=1, end_dim=-1):
+            return Flatten()
+        case nn.MaxPool2d() if _plain_pool(part):
+            return MaxPool()
+        case nn.Conv2d() if plain_conv(part):
+            return Conv(part, copies, descent)
+        case _:
+            raise Unstackable(f"{type(part).__name__} is not one of the known layers")
+
+
+def _plain_pool(part: nn.MaxPool2d) -> bool:
+    return (part.kernel_size, part.stride, part.padding, part.dilation, part.ceil_mode) == (
+        *(2, 2, 0, 1),
+        False,
+    )
+
+
+def plain_conv(part: nn.Conv2d) -> bool:
+    return (
+        part.bias is not None
+        and part.stride == (1, 1)
+        and part.dilation == (1, 1)
+        and part.groups == 1
+        and part.padding_mode == "zeros"
+        and not isinstance(part.padding, str)
+    )

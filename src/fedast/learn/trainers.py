@@ -1,0 +1,88 @@
+"""Which trainer a run gets, and on a CPU which one is faster for each of its tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias, final
+
+from fedast.core.protocol import TaskName
+from fedast.learn.batched import BatchedTrainer
+from fedast.learn.processes import ProcessTrainer
+from fedast.learn.stacked.net import Precision
+from fedast.learn.trainer import Job, SerialTrainer, Trainer, Update, Workbench
+
+Kind: TypeAlias = Literal["serial", "processes", "batched"]
+
+_TRIAL = 2
+"""Jobs per worker in a calibration."""
+
+
+@final
+class MixedTrainer:
+    """Each task with the trainer that was chosen for it."""
+
+    def __init__(
+        self,
+        benches: Mapping[TaskName, Workbench],
+        seed: int,
+        kinds: Mapping[TaskName, Kind],
+        *,
+        workers: int,
+        batch_limit: int | None = None,
+        precision: Precision = "fp32",
+    ) -> None:
+        self._by_kind: dict[Kind, Trainer] = {}
+        self._kinds = dict(kinds)
+        for kind in dict.fromkeys(kinds.values()):
+            mine = {name: bench for name, bench in benches.items() if kinds[name] == kind}
+            match kind:
+                case "serial":
+                    self._by_kind[kind] = SerialTrainer(mine, seed)
+                case "processes":
+                    self._by_kind[kind] = ProcessTrainer(mine, seed, workers=workers)
+                case "batched":
+                    self._by_kind[kind] = BatchedTrainer(
+                        mine, seed, most=batch_limit, precision=precision
+                    )
+
+    def limit(self, task: TaskName) -> int:
+        return self._by_kind[self._kinds[task]].limit(task)
+
+    def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
+        return self._by_kind[self._kinds[task]].train(task, jobs)
+
+    def close(self) -> None:
+        for trainer in self._by_kind.values():
+            trainer.close()
+
+
+def calibrate(
+    benches: Mapping[TaskName, Workbench], seed: int, *, workers: int
+) -> dict[TaskName, Kind]:
+    """The faster of serial and processes for each task, by a few local trainings of each."""
+    if workers < 2:
+        return dict.fromkeys(benches, "serial")
+    serial = SerialTrainer(benches, seed)
+    processes = ProcessTrainer(benches, seed, workers=workers)
+    try:
+        return {
+            name: "processes"
+            if _time(processes, bench, _TRIAL * workers) < _time(serial, bench, _TRIAL)
+            else "serial"
+            for name, bench in benches.items()
+        }
+    finally:
+        processes.close()
+
+
+def _time(trainer: Trainer, bench: Workbench, count: int) -> float:
+    """Seconds per job, after a first round that does not count."""
+    base = bench.model.read()
+    jobs = [Job(-1 - n, n % len(bench.task.partition), base) for n in range(count)]
+    seconds = []
+    for _ in range(2):
+        began = time.perf_counter()
+        trainer.train(bench.task.name, jobs)
+        seconds.append(time.perf_counter() - began)
+    return seconds[1] / count

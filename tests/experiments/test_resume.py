@@ -1,0 +1,164 @@
+"""A run that is killed and taken up again is the run that was not killed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedast.experiments.config import RunConfig
+from fedast.experiments.keeping import FOLDER, Every
+from fedast.experiments.load import ConfigError, load
+from fedast.experiments.resolve import resolve
+from fedast.experiments.run import execute, resume
+from fedast.experiments.simulate import Outcome
+from fedast.records.run import UnusableFolder
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def config_of(algorithm: str, *settings: str) -> RunConfig:
+    path = EXAMPLES / "quickstart.toml"
+    usual = ("simulation.max_time=12", "simulation.clients=30")
+    return resolve(load(path, (*usual, *settings), algorithm=algorithm), path.parent)
+
+
+def same(first: Path, second: Path, one: Outcome, other: Outcome) -> None:
+    for name in ("events.jsonl", "curves.csv"):
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    for task, model in one.models.items():
+        for a, b in zip(model.parameters(), other.models[task].parameters(), strict=True):
+            assert torch.equal(a, b), task
+    assert one.result.tasks == other.result.tasks
+
+
+CASES = [
+    ("fedast-d", ()),
+    ("fedast-d", ("compute.trainer=batched",)),
+    ("fedast-d", ("compute.trainer=batched", "compute.batch_limit=3")),
+    ("fedast-s", ("tasks.0.server_step=momentum", "tasks.1.calibration=auto")),
+    ("fedast-s", ("algorithm.selection=loss", "tasks.1.join_time=3.0")),
+    ("fedast-nobuffer", ("tasks.0.server_step=fadas",)),
+    ("sync-st", ("algorithm.first_k=4", "compute.trainer=batched")),
+    ("sync-ucb-st", ("algorithm.first_k=4",)),
+    ("sync-bayes-st", ("algorithm.first_k=4",)),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "settings"), CASES)
+def test_a_run_stopped_anywhere_goes_on_identically(
+    tmp_path: Path, algorithm: str, settings: tuple[str, ...]
+) -> None:
+    config = config_of(algorithm, *settings)
+    counted = Steps()
+    whole = execute(config, tmp_path / "whole", events=True, stop=counted)
+    folder, total = tmp_path / "parts", counted.asked
+    execute(config, folder, events=True, every=Every.parse("1"), stop=Steps(total // 4))
+    for part in (total // 2, 3 * total // 4):  # replayed steps count
+        resume(folder, stop=Steps(part))
+    same(tmp_path / "whole", folder, whole, resume(folder))
+    with pytest.raises(UnusableFolder, match="has finished"):
+        resume(folder)
+
+
+class Steps:
+    """Counts the simulator's steps, and stops it before one of them."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.asked = 0
+        self._limit = limit
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        return self._limit is not None and self.asked > self._limit
+
+
+def test_without_a_checkpoint_it_begins_again(tmp_path: Path) -> None:
+    config = config_of("fedast-d")
+    whole = execute(config, tmp_path / "whole", events=True)
+    execute(config, tmp_path / "parts", events=True, stop=lambda: True)
+    said: list[str] = []
+    same(tmp_path / "whole", tmp_path / "parts", whole, resume(tmp_path / "parts", say=said.append))
+    assert "from the start" in said[0]
+    with pytest.raises(UnusableFolder, match="holds no run"):
+        resume(tmp_path / "nothing")
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
+    config = config_of("fedast-d")
+    counted = Steps()
+    whole = execute(config, tmp_path / "whole", events=True, stop=counted)
+    folder = tmp_path / "parts"
+    half = Steps(counted.asked // 2)
+    execute(config, folder, events=True, every=Every.parse("0.2"), stop=half)
+    kept = sorted((folder / FOLDER).glob("*.safetensors"))
+    assert len(kept) == 2, "old ones are pruned"
+    damaged = bytearray(kept[-1].read_bytes())
+    damaged[-20] ^= 0xFF
+    kept[-1].write_bytes(bytes(damaged))
+    said: list[str] = []
+    same(tmp_path / "whole", folder, whole, resume(folder, say=said.append))
+    assert "is damaged" in said[0]
+    assert "one before" in said[0]
+
+
+def test_every() -> None:
+    assert Every.parse("50") == Every("50", 50.0, False)
+    assert Every.parse("1.5m") == Every("1.5m", 90.0, True)
+    for wrong in ("", "x", "-3", "0", "5d"):
+        with pytest.raises(ConfigError, match="such as 50"):
+            Every.parse(wrong)
+
+
+def kill_and_resume(tmp_path: Path, kills: int, seed: int) -> None:
+    """A real process, killed with SIGKILL at random moments, until it gets through."""
+    chance = random.Random(seed)
+    config = config_of("fedast-d", "simulation.max_time=40")
+    began = time.monotonic()
+    whole = execute(config, tmp_path / "whole", events=True)
+    duration = time.monotonic() - began
+    folder = tmp_path / "killed"
+    command = [sys.executable, "-m", "fedast", "run"]
+    first = [
+        *command, str(tmp_path / "whole" / "config.toml"), "--out", str(folder), "--events", "-q",
+        "--checkpoint-every", "0.05s",
+    ]  # fmt: skip
+    killed = 0
+    for attempt in range(40):
+        known = (folder / "config.toml").exists()
+        process = subprocess.Popen(
+            [*command, "--resume", str(folder), "-q"] if known else first,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        if killed < kills:
+            try:
+                process.wait(timeout=3.0 + chance.random() * duration)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                killed += 1
+        _, said = process.communicate()
+        if process.returncode == 0 or b"has finished" in said:
+            break  # (the kill came when all was written already)
+        assert process.returncode == -signal.SIGKILL, (attempt, said.decode())
+    else:
+        raise AssertionError("it never got through")
+    for name in ("events.jsonl", "curves.csv"):
+        assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert whole.result.tasks
+
+
+def test_a_killed_process_goes_on(tmp_path: Path) -> None:
+    kill_and_resume(tmp_path, kills=2, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_a_killed_process_goes_on_many_times(tmp_path: Path, seed: int) -> None:
+    kill_and_resume(tmp_path, kills=5, seed=seed)
