@@ -11,6 +11,7 @@ into memory is split, and stays split.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import final
 
@@ -23,6 +24,8 @@ from fedast.learn.stacked.choose import Build, choose, is_lean
 from fedast.learn.stacked.net import Net, Precision, Unstackable
 from fedast.learn.task import TrainingFailed
 from fedast.learn.trainer import Job, SerialTrainer, Update, Workbench, batches_of
+
+_log = logging.getLogger(__name__)
 
 MOST = 256
 """Clients in one batch, at most."""
@@ -162,7 +165,7 @@ class _Engine:
         )
         self._at += 1
 
-    def _capture(self) -> torch.cuda.CUDAGraph:
+    def _capture(self) -> torch.cuda.CUDAGraph | None:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -170,6 +173,13 @@ class _Engine:
             self._at.zero_()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._step()
+        try:
+            with torch.cuda.graph(graph):
+                self._step()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as problem:  # something of the user's asks the host: step by step then
+            torch.cuda.synchronize()
+            _log.info("task %r: no graph: %s", self._bench.task.name, problem)
+            return None
         return graph

@@ -23,7 +23,7 @@ from fedast.learn.store import VersionStore
 from fedast.learn.task import BadTask, Task
 from fedast.learn.trainer import Job, SerialTrainer, Trainer, Update, Workbench
 
-_TEST_BATCH = 2000
+_TEST_BATCH = {"cpu": 2000, "cuda": 20_000}
 
 MakeTrainer: TypeAlias = Callable[[Mapping[TaskName, Workbench], int], Trainer]
 """Makes a trainer for laid-out tasks and a run's seed."""
@@ -192,9 +192,9 @@ class TorchLearner:
     def _measure(self, task: TaskName, points: Points) -> Evaluation:
         bench, metric = self._benches[task], METRICS[self._benches[task].task.metric]
         module = self.module(task)
-        count = len(points)
+        count, batch = len(points), _TEST_BATCH[self._device.type]
         sums = torch.zeros(2, dtype=torch.float64, device=self._device)  # metric, loss
-        for indices in torch.split(torch.arange(count, device=self._device), _TEST_BATCH):
+        for indices in torch.split(torch.arange(count, device=self._device), batch):
             inputs, labels = points.batch(indices)
             outputs = module(inputs)
             loss = bench.loss(outputs, labels).double() * len(labels)

@@ -99,12 +99,16 @@ def _images(
     from fedast.learn.points import Arrays
 
     stored = load(dataset, _tell)
-    centre = torch.tensor(mean).view(-1, 1, 1) * 255.0
-    spread = torch.tensor(deviation).view(-1, 1, 1) * 255.0
+
+    @lru_cache(maxsize=4)
+    def constants(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        centre = torch.tensor(mean).view(-1, 1, 1) * 255.0
+        spread = torch.tensor(deviation).view(-1, 1, 1) * 255.0
+        return centre.to(device), spread.to(device)
 
     def normalise(pixels: torch.Tensor) -> torch.Tensor:
-        device = pixels.device
-        return (pixels.float() - centre.to(device)) / spread.to(device)
+        centre, spread = constants(pixels.device)
+        return (pixels.float() - centre) / spread
 
     def read(part: str) -> Arrays:
         pixels = torch.from_numpy(np.array(stored.array(f"{part}_x")))
