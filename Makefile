@@ -3,14 +3,16 @@
 #   make test       set up, then run every check of the default test command
 #   make test-all   the same, with the long tests and those on the real data sets
 #   make test-data  only the tests on the real data sets
+#   make test-cuda  only the tests that need a CUDA device
 #   make bench      speed of the control plane and simulator, training switched off
+#   make bench-peers  speed of local training beside other simulators (fedast bench: alone)
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test test-all test-data lint bench figures reference clean
+.PHONY: help setup demo test test-all test-data test-cuda lint bench bench-peers figures reference clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -41,11 +43,19 @@ test: lint
 
 test-all: lint
 	@echo "==> All tests: the long ones and those on the real data sets too"
-	$(BIN)/python -m pytest -n 2 -m ''
+	$(BIN)/python -m pytest -n 2 -m 'not cuda'
 
 test-data: $(STAMP)
 	@echo "==> Tests on the real data sets, which are fetched once (about 200 MB)"
 	$(BIN)/python -m pytest -n 2 -m data
+
+test-cuda: $(STAMP)
+	@echo "==> The exactness tests on a CUDA device"
+	$(BIN)/python -m pytest -m cuda
+
+bench-peers: $(STAMP)
+	@echo "==> fedast beside other simulators, each in its own environment under .peers/"
+	$(BIN)/python benchmarks/peers.py
 
 bench: $(STAMP)
 	@echo "==> Control plane and simulator without training"

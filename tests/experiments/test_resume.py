@@ -45,6 +45,7 @@ CASES = [
     ("fedast-s", ("tasks.0.server_step=momentum", "tasks.1.calibration=auto")),
     ("fedast-s", ("algorithm.selection=loss", "tasks.1.join_time=3.0")),
     ("fedast-nobuffer", ("tasks.0.server_step=fadas",)),
+    ("fedast-s", ("tasks.1.server_step=adam", "tasks.1.join_time=3.0")),
     ("sync-st", ("algorithm.first_k=4", "compute.trainer=batched")),
     ("sync-ucb-st", ("algorithm.first_k=4",)),
     ("sync-bayes-st", ("algorithm.first_k=4",)),
@@ -88,6 +89,13 @@ def test_without_a_checkpoint_it_begins_again(tmp_path: Path) -> None:
     assert "from the start" in said[0]
     with pytest.raises(UnusableFolder, match="holds no run"):
         resume(tmp_path / "nothing")
+
+
+def test_a_run_that_never_got_to_a_checkpoint_still_takes_them(tmp_path: Path) -> None:
+    config = config_of("fedast-d")
+    execute(config, tmp_path, every=Every.parse("2"), stop=lambda: True)
+    resume(tmp_path)
+    assert list((tmp_path / FOLDER).glob("*.safetensors"))
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:

@@ -215,6 +215,73 @@ def test_what_cannot_be_stacked_is_trained_one_by_one() -> None:
         assert torch.equal(trainer.train("t", [Job(1, 2, base)])[0].delta, alone[0].delta)
 
 
+class Louder(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 1.1 * super().forward(x)
+
+
+class Moody(nn.Module):
+    """Another function in evaluation than in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(12, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.inner(x)
+        return scores if self.training else torch.softmax(scores, dim=1)
+
+
+def bench_with(module: nn.Module) -> Workbench:
+    task = make_task("logistic", torch.float32)
+    fields = {f: getattr(task, f) for f in ("name", "train", "test", "partition", "training")}
+    return Workbench.build(Task(**fields, model=partial(deepcopy, module)), 0, CPU)
+
+
+def test_a_subclass_of_a_known_layer_is_not_taken_for_it() -> None:
+    assert isinstance(choose(bench_with(Louder(12, 5)))(2), GeneralNet)
+
+
+def test_an_evaluation_between_changes_no_training() -> None:
+    bench = bench_with(Moody())
+    trainer = BatchedTrainer({"t": bench}, 0)
+    jobs = [Job(1, 2, bench.model.read()), Job(2, 1, bench.model.read())]
+    first = trainer.train("t", jobs)
+    bench.model.module.eval()
+    for one, other in zip(first, trainer.train("t", jobs), strict=True):
+        assert torch.equal(one.delta, other.delta)
+
+
+def test_a_counter_in_a_module_begins_anew_for_every_client() -> None:
+    bench = bench_with(nn.Sequential(nn.Linear(12, 5), nn.BatchNorm1d(5, momentum=None)))
+    trainer, job = SerialTrainer({"t": bench}, 0), Job(1, 2, bench.model.read())
+    deltas = [trainer.train("t", [job])[0].delta for _ in range(3)]
+    assert torch.equal(deltas[0], deltas[1])
+    assert torch.equal(deltas[1], deltas[2])
+
+
+def test_odd_paddings_are_trained_all_the_same() -> None:
+    net = nn.Sequential(
+        nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(24, 5)
+    )
+    assert isinstance(choose(bench_with(net))(1), GeneralNet)
+    task = make_task("small-cnn", torch.float64)
+    wide = nn.Sequential(
+        nn.Conv2d(1, 3, 3),
+        nn.ReLU(),
+        nn.Conv2d(3, 2, 1, padding=1),
+        nn.Flatten(),
+        nn.Linear(128, 5),
+    ).double()
+    fields = {f: getattr(task, f) for f in ("name", "train", "test", "partition", "training")}
+    bench = Workbench.build(Task(**fields, model=partial(deepcopy, wide)), 0, CPU)
+    job = Job(1, 2, bench.model.read())
+    lean = BatchedTrainer({"t": bench}, 0, most=1, lean=True)
+    assert not lean.alone
+    serial = SerialTrainer({"t": bench}, 0).train("t", [job])[0]
+    assert off_by(lean.train("t", [job])[0].delta, serial.delta) < 1e-10
+
+
 @given(st.integers(1, 600))
 def test_padding_wastes_little(size: int) -> None:
     found = padded(size)

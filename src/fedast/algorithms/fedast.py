@@ -372,8 +372,6 @@ class FedAST:
                 self._weigh(value, lane.progress.spec)
                 for value, lane in zip(values, self._open, strict=True)
             ]
-            if any(not math.isfinite(weight) or weight < 0.0 for weight in weights):
-                raise ValueError(f"the weighting of variances gave {weights}: not all 0 or more")
             self._retarget(self._total, weights, [lane.least for lane in self._open])
             commands.append(self._reallocated(ReallocCause.PERIOD, dict(variances)))
         self._settle(asking, commands)

@@ -53,7 +53,7 @@ class RandomPartition:
     """The available clients, shuffled and cut by share.
 
     With a ``selection``, as many clients as otherwise take part, each the best of its few
-    candidates for its task, as far as more are available than take part.
+    candidates for its task: in a pool that can give more clients than take part.
     """
 
     def __init__(self, selection: Selection | None = None) -> None:

@@ -13,8 +13,10 @@ from rich.console import Console
 from fedast.cli.running import load_resolved, prepare_data
 from fedast.cli.tables import new_table
 from fedast.experiments import bench
-from fedast.experiments.build import build_tasks, settle_compute
+from fedast.experiments.build import build_tasks, check_inputs, settle_compute
 from fedast.experiments.config import Compute
+from fedast.experiments.load import ConfigError
+from fedast.learn.processes import can_fork
 
 
 def run_bench(
@@ -32,6 +34,10 @@ def run_bench(
 ) -> None:
     console = Console(highlight=False)
     config = None
+    if path is None and (settings or whole or updates):
+        raise click.UsageError("--set, --updates and --whole need a CONFIG")
+    if whole and updates:
+        raise click.UsageError("--whole takes no --updates")
     if path is None:
         compute = Compute.model_validate(
             {k: v for k, v in (("device", device), ("precision", precision)) if v is not None}
@@ -40,9 +46,12 @@ def run_bench(
         tasks = bench.paper_shapes()
     else:
         config = load_resolved(path, settings, device=device, precision=precision)
+        check_inputs(config)
         prepare_data([config], offline=False)
         compute = settle_compute(config.compute)
         tasks = build_tasks(config)
+    if "processes" in trainers and not can_fork():
+        raise ConfigError("--trainer", "processes need a system that forks, without a GPU")
     if not trainers:
         cuda = compute.device == "cuda"
         trainers = ("serial", "batched") if cuda else ("serial", "processes")

@@ -99,7 +99,8 @@ def run(config: str | None, resume: str | None, **options: Any) -> None:
     given = [
         key
         for key, value in options.items()
-        if value and key not in ("checkpoint_every", "quiet", "as_json", "offline")
+        if value not in (None, False, ())
+        and key not in ("checkpoint_every", "quiet", "as_json", "offline")
     ]
     if given:
         option = given[0].replace("settings", "set").replace("_", "-")

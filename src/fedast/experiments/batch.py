@@ -1,4 +1,7 @@
-"""Many runs, side by side in processes; each is exactly what it would be alone."""
+"""Many runs, side by side in processes; each is what it would be alone, with one worker.
+
+(Alone, ``compute.trainer = "auto"`` may choose worker processes, whose rounding differs.)
+"""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def floors(tasks: Sequence[Task], rates: Rates) -> list[Floor]:
     for task in tasks:
         bench = Workbench.build(task, 0, torch.device("cpu"))
         how = task.training
-        inputs, labels = bench.train.batch(torch.arange(how.batch_size))
+        inputs, labels = bench.train.batch(torch.arange(how.batch_size) % len(bench.train))
         bench.model.module.train()
         with FlopCounterMode(display=False) as counter:
             loss = bench.loss(bench.model.module(inputs), labels)

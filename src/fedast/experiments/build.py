@@ -28,7 +28,7 @@ from fedast.experiments.load import ConfigError
 from fedast.experiments.plan import Outline, active_cap
 from fedast.experiments.resolve import options_of, outline, preset_of
 from fedast.learn.own import find_function, make_importable
-from fedast.learn.task import Task
+from fedast.learn.task import BadTask, Task
 from fedast.sim import availability, delays
 from fedast.sim.simulator import Deadline, Join, Timer
 
@@ -36,7 +36,20 @@ Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 
 
 def build_weighting(name: str) -> Weighting:
-    return WEIGHTINGS[name] if name in WEIGHTINGS else find_function(name)
+    if name in WEIGHTINGS:
+        return WEIGHTINGS[name]
+    function = find_function(name)
+
+    def checked(variance: float, task: TaskSpec) -> float:
+        try:
+            weight = float(function(variance, task))
+        except Exception as error:  # whatever the user's own code raises
+            raise BadTask(f"{name}: {type(error).__name__}: {error}") from error
+        if not 0.0 <= weight < float("inf"):
+            raise BadTask(f"{name}: gave {weight} for task {task.name!r}; it must be 0 or more")
+        return weight
+
+    return checked
 
 
 def _build_selection(algorithm: cfg.AsyncConfig | cfg.SyncST) -> Selection | None:
@@ -265,8 +278,13 @@ def settle_compute(compute: cfg.Compute) -> cfg.Compute:
         raise ConfigError("compute.precision", f"{compute.precision} needs a CUDA device; use fp32")
     if compute.workers is None:
         update["workers"] = available_cores()
-    if device == "cuda" and "processes" in (compute.trainer, *compute.trainers.values()):
-        raise ConfigError("compute.trainer", "processes are for the CPU; use batched")
+    if "processes" in (compute.trainer, *compute.trainers.values()):
+        from fedast.learn.processes import can_fork
+
+        if not can_fork():
+            raise ConfigError(
+                "compute.trainer", "processes need a system that forks, without a GPU; use another"
+            )
     return compute.model_copy(update=update)
 
 

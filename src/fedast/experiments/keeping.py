@@ -13,7 +13,7 @@ from fedast.learn.checkpoints import Checkpoint, save
 from fedast.learn.journal import Journal
 from fedast.learn.learner import TorchLearner
 
-FOLDER = "checkpoints"
+FOLDER, EVERY = "checkpoints", "every"
 _WALL = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -87,7 +87,6 @@ class Keeper:
                 steps=self._steps,
                 time=now,
                 wall_seconds=self.wall_seconds,
-                every=self._keeping.every.text,
                 tensors=self._learner.state(),
                 answers=tuple(self._journal.answers),
             ),

@@ -12,6 +12,7 @@ from fedast.experiments.config import (
     ActiveCap,
     AlgorithmConfig,
     AsyncConfig,
+    Centralized,
     FedASTNoBuffer,
     Simulation,
     SyncST,
@@ -59,6 +60,11 @@ def plan(
     match algorithm:
         case SyncST(assignment="round-robin", selection="speed" | "loss"):
             raise ConfigError("algorithm.selection", "goes with random assignment only")
+        case SyncST(selection="speed" | "loss") if active_cap(simulation) is None:
+            raise ConfigError(
+                "algorithm.selection",
+                "needs simulation.availability active_cap: elsewhere all who can take part do",
+            )
         case _:
             pass
     requests = [1] * len(tasks)
@@ -66,6 +72,8 @@ def plan(
     if isinstance(algorithm, AsyncConfig):
         requests, buffers = _allocate(tasks, algorithm, simulation)
         _check_combining(tasks, buffers)
+    elif isinstance(algorithm, Centralized):
+        _check_combining(tasks, [1] * len(tasks))
     elif algorithm.first_k != "all":
         _check_combining(tasks, [algorithm.first_k] * len(tasks))
     return [
@@ -186,7 +194,9 @@ def _total_requests(
 
 
 def _server_rate(algorithm: AlgorithmConfig, task: Outline) -> float:
-    return ADAPTIVE_RATE if isinstance(task.server.step, Adaptive) else algorithm.server_rate
+    adaptive = isinstance(task.server.step, Adaptive)
+    unset = "server_rate" not in algorithm.model_fields_set
+    return ADAPTIVE_RATE if adaptive and unset else algorithm.server_rate
 
 
 def _check_combining(tasks: Sequence[Outline], updates: Sequence[int]) -> None:

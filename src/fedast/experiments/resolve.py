@@ -85,6 +85,9 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
                     "target": sketch.goal.target,
                     "max_rounds": sketch.goal.max_rounds,
                     "max_time": sketch.goal.max_time,
+                    "join_time": sketch.goal.join_time,
+                    "leave_time": sketch.goal.leave_time,
+                    "share": sketch.allocation.share,
                     "evaluate_every": spec.evaluate_every,
                 }
             )
@@ -140,10 +143,14 @@ def outline(task: TaskConfig, preset: Preset, synchronous: bool) -> TaskOutline:
             max_time=limits.max_time if task.max_time is None else task.max_time,
             evaluate_every=task.evaluate_every or limits.evaluate_every,
             evaluate_hint=preset.evaluate_every,
-            join_time=task.join_time,
-            leave_time=task.leave_time,
+            join_time=task.join_time or limits.join_time,
+            leave_time=limits.leave_time if task.leave_time is None else task.leave_time,
         ),
-        allocation=Allocation(requests=task.requests, buffer=task.buffer, share=task.share),
+        allocation=Allocation(
+            requests=task.requests or preset.allocation.requests,
+            buffer=task.buffer or preset.allocation.buffer,
+            share=task.share if "share" in task.model_fields_set else preset.allocation.share,
+        ),
         server=_server_side(task, preset),
     )
 

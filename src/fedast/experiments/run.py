@@ -9,7 +9,7 @@ from typing import Any
 
 from fedast.experiments.build import build_tasks, check_inputs, settle_compute
 from fedast.experiments.config import RunConfig
-from fedast.experiments.keeping import FOLDER, Every, Keeping
+from fedast.experiments.keeping import EVERY, FOLDER, Every, Keeping
 from fedast.experiments.load import load
 from fedast.experiments.resolve import resolve
 from fedast.experiments.simulate import Outcome, Watch, settle_trainers, simulate
@@ -50,7 +50,10 @@ def execute(
         claim_folder(out, overwrite=overwrite)
         shutil.rmtree(out / FOLDER, ignore_errors=True)
         write_atomically(out / CONFIG, toml.dumps(_self_contained(config, out)))
-        keeping = None if every is None else Keeping(out / FOLDER, every)
+        if every is not None:
+            keeping = Keeping(out / FOLDER, every)
+            keeping.folder.mkdir()
+            write_atomically(keeping.folder / EVERY, every.text + "\n")
     return _go(config, tasks, out, events=events, watch=watch, stop=stop, keeping=keeping)
 
 
@@ -70,9 +73,10 @@ def resume(
     config = resolve(load(out / CONFIG), out)
     check_inputs(config)
     found = newest(out / FOLDER, say)
+    if every is None and (out / FOLDER / EVERY).exists():
+        every = Every.parse((out / FOLDER / EVERY).read_text().strip())
     if found is not None:
         say(f"going on from simulated time {found.time:.1f}")
-        every = every or Every.parse(found.every)
     else:
         say("there is no checkpoint to go on from: from the start")
     keeping = None if every is None else Keeping(out / FOLDER, every, found)
@@ -110,14 +114,20 @@ def _go(
 
 def memory_notes(config: RunConfig) -> list[str]:
     """What cached calibration of a resolved configuration needs, a line per task that uses it."""
-    sides = {task.name: task.calibration for task in config.tasks if task.calibration is not None}
-    if all(side.use == "never" for side in sides.values()):
+    sides = [task.calibration for task in config.tasks]  # None: what a user's own task says
+    if all(side is not None and side.use == "never" for side in sides):
         return []
     notes = []
     for task in build_tasks(config):
-        need = task.server.calibration.memory(
-            len(task.partition), sum(p.numel() for p in task.model().parameters())
-        )
+        how = task.server.calibration
+        if how.use == "never":
+            continue
+        try:
+            module = task.model()
+        except Exception:  # the run itself will say what is wrong with it
+            continue
+        state = [*module.parameters(), *(b for b in module.buffers() if b.is_floating_point())]
+        need = how.memory(len(task.partition), sum(piece.numel() for piece in state))
         if need:
             notes.append(f"{task.name}: cached calibration keeps {size_text(need)}")
     return notes

@@ -184,6 +184,11 @@ def simulate(
 def settle_trainers(compute: Compute, tasks: Sequence[Task], seed: int) -> Compute:
     """With a trainer for every task; on a CPU that may take a short calibration."""
     names = [task.name for task in tasks]
+    for name in compute.trainers:
+        if name not in names:
+            raise ConfigError(
+                f"compute.trainers.{name}", f"there is no such task{nearest(name, names)}"
+            )
     if set(compute.trainers) >= set(names):
         return compute
     kinds: dict[str, Kind]
@@ -197,7 +202,7 @@ def settle_trainers(compute: Compute, tasks: Sequence[Task], seed: int) -> Compu
             moved: dict[int, Points] = {}
             benches = {task.name: Workbench.build(task, seed, cpu, moved) for task in tasks}
             kinds = calibrate(benches, seed, workers=compute.workers or 1)
-    return compute.model_copy(update={"trainers": kinds})
+    return compute.model_copy(update={"trainers": kinds | compute.trainers})
 
 
 def _make_trainer(

@@ -130,6 +130,7 @@ class _Engine:
             how.local_steps, size, how.batch_size, dtype=torch.int64, device=base.device
         )
         self._drawn = torch.zeros_like(self._batches, device="cpu", pin_memory=base.is_cuda)
+        self._copied = torch.cuda.Event() if base.is_cuda else None  # type: ignore[no-untyped-call]
         self._at = torch.zeros(1, dtype=torch.int64, device=base.device)
         self._losses = torch.zeros(size, dtype=base.dtype, device=base.device)
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -141,9 +142,13 @@ class _Engine:
         places = [min(place, len(jobs) - 1) for place in range(self._size)]
         base = torch.stack([jobs[place].base for place in places])
         self._net.load(base)
+        if self._copied is not None:
+            self._copied.synchronize()  # the last copy may still be waiting for its turn
         self._drawn.numpy()[:, : len(jobs)] = batches
         self._drawn.numpy()[:, len(jobs) :] = batches[:, -1:]
         self._batches.copy_(self._drawn, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
         self._at.zero_()
         self._losses.zero_()
         for _ in range(len(batches)):

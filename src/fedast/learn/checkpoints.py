@@ -31,8 +31,6 @@ class Checkpoint:
     time: float
     """Simulated."""
     wall_seconds: float
-    every: str
-    """How often the run wants checkpoints."""
     tensors: Mapping[str, torch.Tensor]
     answers: tuple[float, ...]
 
@@ -52,9 +50,10 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     note = folder / f"{name}.json.part"
     note.write_text(json.dumps(about, indent=1) + "\n")
     _settle(note, folder / f"{name}.json")
-    for old in sorted(folder.glob("*.json"))[:-_KEPT]:
-        old.unlink()
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
+    kept = sorted(folder.glob("*.json"))[-_KEPT:]
+    for file in (*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.part")):
+        if file.with_suffix(".json") not in kept:
+            file.unlink()
 
 
 def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
@@ -62,7 +61,14 @@ def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
     for note in sorted(folder.glob("*.json"), reverse=True):
         try:
             return _load(note)
-        except (OSError, ValueError, KeyError, SafetensorError) as problem:
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            SafetensorError,
+        ) as problem:
             say(f"checkpoint {note.stem} is damaged ({problem}); trying the one before")
     return None
 

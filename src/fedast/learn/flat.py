@@ -24,6 +24,11 @@ class FlatModel:
         frozen = [p for p in module.parameters() if not p.requires_grad]
         floating = [b for b in module.buffers() if b.is_floating_point()]
         self._pieces: list[torch.Tensor] = [*self.parameters, *frozen, *floating]
+        self._counters = [
+            (buffer, buffer.clone())
+            for buffer in module.buffers()
+            if not buffer.is_floating_point()
+        ]
         self.parameter_count = sum(p.numel() for p in self.parameters)
 
     def read(self) -> torch.Tensor:
@@ -36,3 +41,5 @@ class FlatModel:
         for piece in self._pieces:
             piece.copy_(vector[start : start + piece.numel()].view_as(piece))
             start += piece.numel()
+        for counter, initial in self._counters:
+            counter.copy_(initial)

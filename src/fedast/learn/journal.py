@@ -3,8 +3,9 @@
 A run is a function of its configuration and of what the data plane answered:
 evaluations, variances, training losses. With those written down, everything
 else (the algorithm, the clock, the queues, the log) is had again by running it
-from the start with the same answers, which takes microseconds per update; only
-then are the tensors of a checkpoint put in place and training goes on.
+from the start with the same answers, which takes microseconds per update
+(Sync-Bayes-ST thinks longer, once a round); only then are the tensors of a
+checkpoint put in place and training goes on.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The data plane in PyTorch: versions, updates, aggregation, variance, evaluation.
 
-An update is trained when its value is first needed, never when it is sent:
-requests that are cancelled or lost cost nothing. Until then a request is a
-reference to the model version that went out with it.
+An update is trained when a value of its task is first needed, with all others of
+the task that are outstanding then, as far as the trainer likes to have them
+together. Until then a request is a reference to the model version that went out
+with it, and one that is cancelled or lost by then costs nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fedast.learn.port import Evaluation
 from fedast.learn.server.calibration import NoRoom
 from fedast.learn.server.server import Server
 from fedast.learn.store import VersionStore
-from fedast.learn.task import BadTask, Task
+from fedast.learn.task import BadTask, Task, TrainingFailed
 from fedast.learn.trainer import Job, SerialTrainer, Trainer, Update, Workbench
 
 _TEST_BATCH = {"cpu": 2000, "cuda": 20_000}
@@ -57,6 +58,7 @@ class TorchLearner:
     ) -> None:
         moved: dict[int, Points] = {}
         self._device = device
+        self._test_batch = _TEST_BATCH[device.type]
         self._benches = {task.name: Workbench.build(task, seed, device, moved) for task in tasks}
         self._trainer = trainer(self._benches, seed)
         self._window = variance_window
@@ -188,11 +190,23 @@ class TorchLearner:
         points = self._benches[task].task.final_test
         return None if points is None else self._measure(task, points.to(self._device))
 
-    @torch.no_grad()
     def _measure(self, task: TaskName, points: Points) -> Evaluation:
+        while True:
+            try:
+                return self._try_to_measure(task, points)
+            except torch.OutOfMemoryError:
+                if self._test_batch < 2:
+                    raise TrainingFailed(
+                        f"task {task!r}: not even one test point fits into the device's memory"
+                    ) from None
+            torch.cuda.empty_cache()
+            self._test_batch //= 2
+
+    @torch.no_grad()
+    def _try_to_measure(self, task: TaskName, points: Points) -> Evaluation:
         bench, metric = self._benches[task], METRICS[self._benches[task].task.metric]
         module = self.module(task)
-        count, batch = len(points), _TEST_BATCH[self._device.type]
+        count, batch = len(points), self._test_batch
         sums = torch.zeros(2, dtype=torch.float64, device=self._device)  # metric, loss
         for indices in torch.split(torch.arange(count, device=self._device), batch):
             inputs, labels = points.batch(indices)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -50,7 +51,7 @@ def own_preset(
     Modules in the folders of ``path`` and in the working folder are found too.
     """
     make_importable(path)
-    task = _build(use, tuple(sorted(options.items(), key=str)), clients, seed)
+    task = _build(use, json.dumps(options, sort_keys=True), clients, seed)
 
     def problem(_options: Any, _clients: int, _seed: int, _name: str) -> Problem:
         return Problem(
@@ -75,20 +76,22 @@ def own_preset(
         training=task.training,
         sync_training=task.training,
         server=task.server,
+        allocation=task.allocation,
     )
 
 
 @lru_cache(maxsize=8)
-def _build(use: str, options: tuple[tuple[str, Any], ...], clients: int, seed: int) -> Task:
-    function = find_function(use)
+def _build(use: str, given: str, clients: int, seed: int) -> Task:
+    """``given`` are the options as JSON, so that they can be a key."""
+    function, options = find_function(use), json.loads(given)
     try:
-        inspect.signature(function).bind(clients, seed, **dict(options))
+        inspect.signature(function).bind(clients, seed, **options)
     except TypeError as error:
         raise BadTask(
             f"{use}: cannot be called with (clients, seed) and its options: {error}"
         ) from None
     try:
-        task = function(clients, seed, **dict(options))
+        task = function(clients, seed, **options)
     except BadTask:
         raise
     except Exception as error:  # whatever the user's own code raises

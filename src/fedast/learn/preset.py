@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedast.learn.server.settings import ServerSide
-from fedast.learn.task import Goal, Indices, Training
+from fedast.learn.task import Allocation, Goal, Indices, Training
 
 if TYPE_CHECKING:
     import torch
@@ -53,3 +53,4 @@ class Preset:
     training: Training
     sync_training: Training
     server: ServerSide = field(default_factory=ServerSide)
+    allocation: Allocation = field(default_factory=Allocation)

@@ -25,6 +25,12 @@ from fedast.learn.batched import BatchedTrainer
 from fedast.learn.task import TrainingFailed
 from fedast.learn.trainer import Job, Update, Workbench
 
+
+def can_fork() -> bool:
+    """Autograd's threads, which it starts where there is a GPU, do not survive a fork."""
+    return "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_available()
+
+
 _PER_WORKER = 8
 """Jobs of one worker in one go: the last ones to finish keep the others waiting little."""
 
@@ -163,12 +169,17 @@ def _work(
         for slot, request, client in jobs:
             try:
                 (update,) = trainer.train(task, [Job(request, client, shelf.bases[slot])])
+                shelf.deltas[slot].copy_(update.delta)
+                shelf.losses[slot].copy_(update.loss)
+                said: str | RequestId = request
             except Exception as error:
-                pipe.send(f"{type(error).__name__}: {error}")
+                said = f"{type(error).__name__}: {error}"
+            try:
+                pipe.send(said)
+            except OSError:
+                os._exit(0)  # as above
+            if isinstance(said, str):
                 break
-            shelf.deltas[slot].copy_(update.delta)
-            shelf.losses[slot].copy_(update.loss)
-            pipe.send(request)
 
 
 def keep_memory() -> None:

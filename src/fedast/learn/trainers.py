@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, final
 
 from fedast.core.protocol import TaskName
 from fedast.learn.batched import BatchedTrainer
-from fedast.learn.processes import ProcessTrainer
+from fedast.learn.processes import ProcessTrainer, can_fork
 from fedast.learn.stacked.net import Precision
 from fedast.learn.trainer import Job, SerialTrainer, Trainer, Update, Workbench
 
@@ -61,7 +61,7 @@ def calibrate(
     benches: Mapping[TaskName, Workbench], seed: int, *, workers: int
 ) -> dict[TaskName, Kind]:
     """The faster of serial and processes for each task, by a few local trainings of each."""
-    if workers < 2:
+    if workers < 2 or not can_fork():
         return dict.fromkeys(benches, "serial")
     serial = SerialTrainer(benches, seed)
     processes = ProcessTrainer(benches, seed, workers=workers)

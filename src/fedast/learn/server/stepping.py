@@ -103,7 +103,7 @@ class _Adaptive:
         self._scale = scale
         self._first = torch.zeros_like(initial[:trained])
         self._second = torch.full_like(initial[:trained], how.epsilon**2)
-        self._largest = self._second
+        self._largest = self._second.clone()
 
     def step(self, direction: torch.Tensor, delay: int) -> torch.Tensor:
         how, trained = self._how, len(self._first)

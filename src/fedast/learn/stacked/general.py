@@ -23,6 +23,7 @@ class GeneralNet:
         used: tuple[bool, ...],
     ) -> None:
         """``used`` says which parameters the loss depends on; SGD leaves the others alone."""
+        self._module = module
         self._layout = Layout.of(module)
         self._descent = descent
         first = next(module.parameters())
@@ -49,6 +50,7 @@ class GeneralNet:
         return self._layout.join(list(self._parameters.values()))
 
     def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        self._module.train()  # an evaluation may have come between
         gradients, losses = self._gradients(self._parameters, inputs, labels)
         parameters = [self._parameters[name] for name in self._trained]
         keep = 1.0 - self._descent.rate * self._descent.decay

@@ -19,6 +19,7 @@ from torch.nn import functional
 from fedast.learn.stacked.net import Descent, Layout, Precision, Unstackable
 
 Tensors: TypeAlias = list[torch.Tensor]
+_KNOWN = (nn.Linear, nn.ReLU, nn.Flatten, nn.MaxPool2d, nn.Conv2d)
 
 
 class Layer(Protocol):
@@ -166,6 +167,9 @@ class Conv:
         self._rate = descent.rate
         assert not isinstance(layer.padding, str)
         self._padding = tuple(layer.padding)
+        self._padded_less = all(
+            padding < size for padding, size in zip(self._padding, layer.kernel_size, strict=True)
+        )
         self._copies = copies
         self._weight = layer.weight.new_zeros((copies, *layer.weight.shape))
         self._bias = layer.weight.new_zeros((copies, layer.out_channels))
@@ -190,7 +194,7 @@ class Conv:
         return _apart(y, self._copies)
 
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
-        if self._copies == 1 and not dy.is_cuda:
+        if self._copies == 1 and not dy.is_cuda and self._padded_less:
             dx, dw, db = self._gradients(dy[0], wants_dx)
         else:
             dx, dw, db = torch.ops.aten.convolution_backward(
@@ -297,9 +301,10 @@ def _conv_pools(parts: Sequence[nn.Module]) -> list[nn.Conv2d]:
     while len(parts) >= 3:
         conv, relu, pool = parts[:3]
         fits = (
-            isinstance(conv, nn.Conv2d)
-            and isinstance(relu, nn.ReLU)
-            and isinstance(pool, nn.MaxPool2d)
+            type(conv) is nn.Conv2d
+            and type(relu) is nn.ReLU
+            and type(pool) is nn.MaxPool2d
+            and not any(is_hooked(part) for part in (conv, relu, pool))
             and plain_conv(conv)
             and _plain_pool(pool)
             and conv.padding == (0, 0)
@@ -319,20 +324,26 @@ def _pool_first(parts: Sequence[nn.Module]) -> list[nn.Module]:
     """ReLU and max pooling change places, which changes nothing: a quarter is left for ReLU."""
     parts = list(parts)
     for place, (one, other) in enumerate(pairwise(parts)):
-        if isinstance(one, nn.ReLU) and isinstance(other, nn.MaxPool2d):
+        if type(one) is nn.ReLU and type(other) is nn.MaxPool2d:
             parts[place], parts[place + 1] = other, one
     return parts
 
 
 def flattened(module: nn.Module) -> list[nn.Module]:
-    if isinstance(module, nn.Sequential):
+    if type(module) is nn.Sequential and not is_hooked(module):
         return [part for child in module for part in flattened(child)]
     return [module]
+
+
+def is_hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
 def _layer(part: nn.Module, copies: int, descent: Descent) -> Layer:
     if not all(parameter.requires_grad for parameter in part.parameters()):
         raise Unstackable("a parameter is frozen")
+    if type(part) not in _KNOWN or is_hooked(part):  # a subclass may do something else
+        raise Unstackable(f"{type(part).__name__} is not one of the known layers")
     match part:
         case nn.Linear() if part.bias is not None:
             return Linear(part, copies, descent)

@@ -1,0 +1,169 @@
+"""fedast beside other simulators on the same local training, on this machine's CPU.
+
+    python benchmarks/peers.py [--models mlp lenet5] [--repeats 3] [--peers pfl flower]
+
+Each peer gets a virtual environment of its own under .peers/ (made at first use)
+and two processes of one thread each; so does fedast. All take turns, several
+times, and the best of each counts, since machines wander. See peers/workload.py
+for what is trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedast.learn.points import Arrays
+from fedast.learn.processes import ProcessTrainer
+from fedast.learn.task import Task, Training
+from fedast.learn.trainer import Job, SerialTrainer, Workbench
+
+HERE = Path(__file__).parent / "peers"
+sys.path.insert(0, str(HERE))
+
+from workload import BATCH, CLIENTS, EPOCHS, POINTS, RATE, data, model  # noqa: E402
+
+ENVIRONMENTS = Path(".peers")
+PACKAGES = {
+    "pfl": ["pfl==0.6.0", "torch==2.13.0"],
+    "flower": ["flwr[simulation]==1.41.0", "typer<0.21", "torch==2.13.0"],
+}
+CORES = 2
+COHORT = {"mlp": 80, "lenet5": 40}
+
+
+def environment(peer: str) -> Path:
+    folder = ENVIRONMENTS / peer
+    python = folder / "bin" / "python"
+    if not (folder / ".installed").exists():
+        print(f"installing {' '.join(PACKAGES[peer])}", flush=True)
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES[peer]], check=True)
+        (folder / ".installed").touch()
+    return python.absolute()
+
+
+def run_pfl(name: str) -> tuple[str, float]:
+    addresses = ",".join(f"localhost:{8700 + rank}" for rank in range(CORES))
+    processes = [
+        subprocess.Popen(
+            [environment("pfl"), "run_pfl.py", name, str(COHORT[name]), "4"],
+            cwd=HERE,
+            env=os.environ
+            | {
+                "PFL_WORKER_ADDRESSES": addresses,
+                "PFL_WORKER_RANK": str(rank),
+                "OMP_NUM_THREADS": "1",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for rank in range(CORES)
+    ]
+    outputs = [process.communicate()[0] for process in processes]
+    return _read(outputs[0])
+
+
+def run_flower(name: str) -> tuple[str, float]:
+    with tempfile.TemporaryDirectory() as home:
+        done = subprocess.run(
+            [environment("flower"), HERE / "run_flower.py", name, str(COHORT[name]), "4"],
+            cwd=home,
+            env=os.environ | {"FLWR_HOME": home, "FLWR_TELEMETRY_ENABLED": "0"},
+            capture_output=True,
+            text=True,
+        )
+    return _read(done.stdout)
+
+
+def _read(output: str) -> tuple[str, float]:
+    found = json.loads(output.strip().splitlines()[-1])
+    return found["peer"], found["updates_per_s"]
+
+
+def workbench(name: str) -> Workbench:
+    images, labels = data()
+    task = Task(
+        name=name,
+        model=lambda: model(name),
+        train=Arrays(images, labels),
+        test=Arrays(images[:100], labels[:100]),
+        partition=[np.arange(n * POINTS, (n + 1) * POINTS) for n in range(CLIENTS)],
+        training=Training(local_steps=EPOCHS * POINTS // BATCH, batch_size=BATCH, client_rate=RATE),
+    )
+    return Workbench.build(task, 0, torch.device("cpu"))
+
+
+def run_fedast(name: str) -> tuple[str, float]:
+    torch.set_num_threads(1)
+    bench = workbench(name)
+    trainer = ProcessTrainer({name: bench}, 0, workers=CORES)
+    try:
+        base = bench.model.read()
+        jobs = [Job(n, n % CLIENTS, base) for n in range(COHORT[name])]
+        trainer.train(name, jobs[: 2 * CORES])
+        began = time.perf_counter()
+        trainer.train(name, jobs)
+        return "fedast, processes", len(jobs) / (time.perf_counter() - began)
+    finally:
+        trainer.close()
+
+
+def _plain(name: str, count: int) -> float:
+    torch.set_num_threads(1)
+    bench = workbench(name)
+    trainer = SerialTrainer({name: bench}, 0)
+    jobs = [Job(n, n % CLIENTS, bench.model.read()) for n in range(count)]
+    trainer.train(name, jobs[:2])
+    began = time.perf_counter()
+    trainer.train(name, jobs)
+    return count / (time.perf_counter() - began)
+
+
+def run_plain(name: str) -> tuple[str, float]:
+    """fedast's serial trainer, a plain loop of autograd, in two separate processes."""
+    with ProcessPoolExecutor(CORES) as pool:
+        speeds = pool.map(_plain, [name] * CORES, [COHORT[name] // CORES] * CORES)
+        return "plain loop, two processes", sum(speeds)
+
+
+RUNNERS = {"pfl": run_pfl, "flower": run_flower, "plain": run_plain, "fedast": run_fedast}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", default=["mlp", "lenet5"], choices=list(COHORT))
+    parser.add_argument("--peers", nargs="+", default=list(RUNNERS), choices=list(RUNNERS))
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    for peer in set(args.peers) & set(PACKAGES):
+        environment(peer)
+    print("| simulator | " + " | ".join(f"{m}, updates/s" for m in args.models) + " |")
+    print("|---" * (1 + len(args.models)) + "|")
+    best: dict[str, dict[str, float]] = {}
+    for name in args.models:
+        for _ in range(args.repeats):
+            for peer in args.peers:
+                label, speed = RUNNERS[peer](name)
+                speeds = best.setdefault(label, {})
+                speeds[name] = max(speed, speeds.get(name, 0.0))
+    for label, speeds in best.items():
+        print(f"| {label} | " + " | ".join(f"{speeds[m]:.1f}" for m in args.models) + " |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Flower's simulation engine (Ray) on the workload: FedAvg, two actors of one core each.
+
+python run_flower.py MODEL COHORT ROUNDS
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from importlib.metadata import version
+from typing import Any
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("RAY_DISABLE_DOCKER_CPU_WARNING", "1")
+
+import torch
+from flwr.client import ClientApp, NumPyClient
+from flwr.common import Context, ndarrays_to_parameters
+from flwr.server import ServerApp, ServerAppComponents, ServerConfig
+from flwr.server.strategy import FedAvg
+from flwr.simulation import run_simulation
+from workload import BATCH, CLIENTS, EPOCHS, POINTS, RATE, data, model
+
+NAME, COHORT, ROUNDS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+_data: tuple[torch.Tensor, torch.Tensor] | None = None
+
+
+class Client(NumPyClient):
+    def __init__(self, number: int) -> None:
+        global _data
+        torch.set_num_threads(1)
+        if _data is None:
+            _data = data()  # once per actor
+        part = slice(number * POINTS, (number + 1) * POINTS)
+        self._images, self._labels = _data[0][part], _data[1][part]
+
+    def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict]:
+        net = model(NAME)
+        with torch.no_grad():
+            for mine, given in zip(net.parameters(), parameters, strict=True):
+                mine.copy_(torch.from_numpy(given))
+        optimiser = torch.optim.SGD(net.parameters(), lr=RATE)
+        for _ in range(EPOCHS):
+            for batch in torch.randperm(POINTS).split(BATCH):
+                optimiser.zero_grad()
+                loss = torch.nn.functional.cross_entropy(
+                    net(self._images[batch]), self._labels[batch]
+                )
+                loss.backward()
+                optimiser.step()
+        return [p.detach().numpy() for p in net.parameters()], POINTS, {}
+
+
+times: list[float] = []
+
+
+class Timed(FedAvg):
+    def aggregate_fit(self, *args: Any, **kwargs: Any) -> Any:
+        times.append(time.perf_counter())
+        return super().aggregate_fit(*args, **kwargs)
+
+
+def client_fn(context: Context) -> Any:
+    return Client(int(context.node_config["partition-id"])).to_client()
+
+
+def server_fn(context: Context) -> ServerAppComponents:
+    first = [p.detach().numpy() for p in model(NAME).parameters()]
+    strategy = Timed(
+        fraction_fit=COHORT / CLIENTS,
+        min_fit_clients=COHORT,
+        min_available_clients=CLIENTS,
+        fraction_evaluate=0.0,
+        initial_parameters=ndarrays_to_parameters(first),
+    )
+    return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=ROUNDS))
+
+
+if __name__ == "__main__":
+    run_simulation(
+        server_app=ServerApp(server_fn=server_fn),
+        client_app=ClientApp(client_fn=client_fn),
+        num_supernodes=CLIENTS,
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+    )
+    speed = COHORT * (len(times) - 1) / (times[-1] - times[0])
+    print(json.dumps({"peer": f"flwr {version('flwr')}", "updates_per_s": speed}))
