@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,9 @@ from fedast.experiments.load import ConfigError, load
 from fedast.experiments.resolve import resolve
 from fedast.experiments.run import execute, resume
 from fedast.experiments.simulate import Outcome
+from fedast.learn.processes import ProcessTrainer
+from fedast.learn.task import TrainingFailed
+from fedast.learn.trainer import Job, Update
 from fedast.records.run import UnusableFolder
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -114,6 +119,34 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> No
     same(tmp_path / "whole", folder, whole, resume(folder, say=said.append))
     assert "is damaged" in said[0]
     assert "one before" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "moment"),
+    [("fedast-d", 6), ("sync-st", 2)],  # in Sync-ST after another task stepped in the same step
+)
+def test_a_run_whose_worker_dies_goes_on_from_the_step_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str, moment: int
+) -> None:
+    config = config_of(algorithm, "compute.trainer=processes", "compute.workers=2")
+    whole = execute(config, tmp_path / "whole", events=True)
+    real, trained = ProcessTrainer.train, 0
+
+    def dying(self: ProcessTrainer, task: str, jobs: Sequence[Job]) -> list[Update]:
+        nonlocal trained
+        trained += 1
+        if trained == moment:
+            os.kill(self._workers[0]._process.pid or 0, signal.SIGKILL)
+        return real(self, task, jobs)
+
+    folder = tmp_path / "dies"
+    monkeypatch.setattr(ProcessTrainer, "train", dying)
+    with pytest.raises(TrainingFailed, match="while it trained request"):
+        execute(config, folder, events=True, every=Every.parse("1000"))
+    monkeypatch.setattr(ProcessTrainer, "train", real)
+    said: list[str] = []
+    same(tmp_path / "whole", folder, whole, resume(folder, say=said.append))
+    assert "going on from" in said[0]
 
 
 def test_every() -> None:

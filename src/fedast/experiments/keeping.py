@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+import torch
+
 from fedast.experiments.load import ConfigError
 from fedast.learn.checkpoints import Checkpoint, save
 from fedast.learn.journal import Journal
@@ -49,7 +51,13 @@ class Keeping:
 class Keeper:
     """Looks on before each step of the simulator."""
 
-    def __init__(self, keeping: Keeping, learner: TorchLearner, journal: Journal) -> None:
+    def __init__(
+        self, keeping: Keeping, learner: TorchLearner, journal: Journal, *, careful: bool
+    ) -> None:
+        """``careful``: training may fail at any moment, so each step must be good to go back to."""
+        self._careful = careful
+        self._good: tuple[int, float, dict[str, torch.Tensor], int] | None = None
+        """The latest state between two steps: steps, time, tensors, answers."""
         self._keeping = keeping
         self._learner = learner
         self._journal = journal
@@ -74,20 +82,34 @@ class Keeper:
             due = self._clock(now) - self._last >= self._keeping.every.amount
             if self._steps > 0 and (due or stopping):
                 self._take(now)
+            if self._careful:  # tensors are replaced, not changed: keeping them copies nothing
+                answered = len(self._journal.answers)
+                self._good = (self._steps, now, self._learner.state(), answered)
         self._steps += 1
+
+    def rescue(self) -> None:
+        """Training failed within a step: keep the run as it was before it."""
+        if self._good is not None:
+            steps, now, tensors, answered = self._good
+            self._save(steps, now, tensors, answered)
 
     def _clock(self, now: float) -> float:
         return self.wall_seconds if self._keeping.every.real else now
 
     def _take(self, now: float) -> None:
         self._last = self._clock(now)
+        self._save(self._steps, now, self._learner.state(), len(self._journal.answers))
+
+    def _save(
+        self, steps: int, now: float, tensors: dict[str, torch.Tensor], answered: int
+    ) -> None:
         save(
             self._keeping.folder,
             Checkpoint(
-                steps=self._steps,
+                steps=steps,
                 time=now,
                 wall_seconds=self.wall_seconds,
-                tensors=self._learner.state(),
-                answers=tuple(self._journal.answers),
+                tensors=tensors,
+                answers=tuple(self._journal.answers[:answered]),
             ),
         )

@@ -37,7 +37,7 @@ from fedast.learn.learner import TorchLearner
 from fedast.learn.metering import Meter, MeteredLearner, MeteredTrainer
 from fedast.learn.points import Points
 from fedast.learn.port import Learner
-from fedast.learn.task import Task
+from fedast.learn.task import Task, TrainingFailed
 from fedast.learn.trainer import Trainer, Workbench
 from fedast.learn.trainers import Kind, MixedTrainer, calibrate
 from fedast.records.events import EventLog
@@ -132,7 +132,10 @@ def simulate(
         if keeping is not None:
             answers = None if keeping.resume is None else keeping.resume.answers
             plane = journal = Journal(learner, answers)
-            keeper = Keeper(keeping, learner, journal)
+            # (Calibration changes its cache in place, so it cannot be gone back on.)
+            fixed = any(task.server.calibration.use != "never" for task in tasks)
+            forked = "processes" in compute.trainers.values()
+            keeper = Keeper(keeping, learner, journal, careful=forked and not fixed)
         if meter is not None:
             plane = MeteredLearner(plane, meter)
         tally = Tally(specs)
@@ -160,7 +163,12 @@ def simulate(
                 keeper.before_step(simulator.now, stopping=stopping)
             return stopping
 
-        simulator.run(ask)
+        try:
+            simulator.run(ask)
+        except TrainingFailed:
+            if keeper is not None:
+                keeper.rescue()
+            raise
         # Whoever stops a run wants it to end: no last test then, which may take minutes.
         stopped = any(t.finish_reason is FinishReason.INTERRUPTED for t in tally.tasks.values())
         finals = {

@@ -167,9 +167,6 @@ class Conv:
         self._rate = descent.rate
         assert not isinstance(layer.padding, str)
         self._padding = tuple(layer.padding)
-        self._padded_less = all(
-            padding < size for padding, size in zip(self._padding, layer.kernel_size, strict=True)
-        )
         self._copies = copies
         self._weight = layer.weight.new_zeros((copies, *layer.weight.shape))
         self._bias = layer.weight.new_zeros((copies, layer.out_channels))
@@ -194,41 +191,22 @@ class Conv:
         return _apart(y, self._copies)
 
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
-        if self._copies == 1 and not dy.is_cuda and self._padded_less:
-            dx, dw, db = self._gradients(dy[0], wants_dx)
-        else:
-            dx, dw, db = torch.ops.aten.convolution_backward(
-                _side_by_side(dy),
-                self._x,
-                self._weight.flatten(0, 1),
-                [self._bias.numel()],
-                (1, 1),
-                self._padding,
-                (1, 1),
-                False,
-                (0, 0),
-                self._copies,
-                (wants_dx, True, True),
-            )
-        self._weight.mul_(self._keep).sub_(dw.reshape(self._weight.shape), alpha=self._rate)
+        dx, dw, db = torch.ops.aten.convolution_backward(
+            _side_by_side(dy),
+            self._x,
+            self._weight.flatten(0, 1),
+            [self._bias.numel()],
+            (1, 1),
+            self._padding,
+            (1, 1),
+            False,
+            (0, 0),
+            self._copies,
+            (wants_dx, True, True),
+        )
+        self._weight.mul_(self._keep).sub_(dw.view_as(self._weight), alpha=self._rate)
         self._bias.mul_(self._keep).sub_(db.view_as(self._bias), alpha=self._rate)
         return _apart(dx, self._copies) if wants_dx else dy
-
-    def _gradients(
-        self, dy: torch.Tensor, wants_dx: bool
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Of one copy, as two more convolutions: on a CPU that is faster than torch's own way."""
-        weight, dx = self._weight[0], dy
-        if wants_dx:
-            border = [
-                size - 1 - padding
-                for size, padding in zip(weight.shape[2:], self._padding, strict=True)
-            ]
-            dx = functional.conv2d(dy, weight.flip(2, 3).transpose(0, 1), padding=border)
-        dw = functional.conv2d(
-            self._x.transpose(0, 1), dy.transpose(0, 1), padding=self._padding
-        ).transpose(0, 1)
-        return dx, dw, dy.sum(dim=(0, 2, 3))
 
 
 def _side_by_side(x: torch.Tensor) -> torch.Tensor:
