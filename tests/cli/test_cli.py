@@ -11,6 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from fedast.cli.main import cli
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICK = str(EXAMPLES / "quickstart.toml")
@@ -219,3 +222,10 @@ def test_demo_is_packaged_and_runs(tmp_path: Path) -> None:
     assert set(times) == {"fedast-d", "fedast-s", "fedast-nobuffer", "sync-st"}
     assert times["fedast-d"]["all tasks"]["gain"] > 0
     assert (tmp_path / "demo/curves.png").exists()
+
+
+def test_resume_takes_no_other_options(tmp_path: Path) -> None:
+    for extra in (["--seed", "0"], ["--set", "seed=3"], ["--overwrite"], ["--trainer", "serial"]):
+        done = CliRunner().invoke(cli, ["run", "--resume", str(tmp_path), *extra])
+        assert done.exit_code == 2
+        assert f"leave out {extra[0]}" in done.output

@@ -99,7 +99,9 @@ def run(config: str | None, resume: str | None, **options: Any) -> None:
     given = [
         key
         for key, value in options.items()
-        if value not in (None, False, ())
+        if value is not None
+        and value is not False
+        and value != ()  # a seed may be 0
         and key not in ("checkpoint_every", "quiet", "as_json", "offline")
     ]
     if given:
