@@ -204,6 +204,51 @@ def bench(config: str | None, **options: Any) -> None:
     run_bench(config, **options)
 
 
+@cli.command()
+@click.argument("config", type=click.Path(dir_okay=False))
+@click.option(
+    "--rounds",
+    default=1000,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="T, the rounds of each task.",
+)
+@click.option(
+    "--smoothness",
+    default=1.0,
+    show_default=True,
+    help="L of the losses.",
+    type=click.FloatRange(min=0.0, min_open=True),
+)
+@click.option(
+    "--gap", default=1.0, show_default=True, type=click.FloatRange(min=0.0), help="f(x0) - min f."
+)
+@click.option(
+    "--local-variance",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(min=0.0),
+    help="Variance of a stochastic gradient.",
+)
+@click.option(
+    "--heterogeneity",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(min=0.0),
+    help="Squared distance of local gradients from the global one.",
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a key.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON only.")
+@guarded
+def theory(config: str, rounds: int, settings: tuple[str, ...], as_json: bool,
+           **known: float) -> None:  # fmt: skip
+    """What the paper's analysis says of CONFIG: rates, error terms, round times."""
+    from fedast.algorithms.theory import Problem
+    from fedast.cli.theory import run_theory
+
+    run_theory(config, settings=settings, rounds=rounds, problem=Problem(**known), as_json=as_json)
+
+
 @cli.command(name="list")
 @click.argument(
     "what", type=click.Choice(["algorithms", "tasks", "delays", "availability", "server"])

@@ -1,0 +1,85 @@
+"""``fedast theory``: print what the paper's analysis says about a configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+
+from fedast.algorithms.theory import Problem
+from fedast.cli.running import load_resolved
+from fedast.cli.tables import new_table
+from fedast.experiments.theory import Theory, theory
+
+
+def run_theory(
+    path: str, *, settings: Sequence[str], rounds: int, problem: Problem, as_json: bool
+) -> None:
+    found = theory(load_resolved(path, settings), problem, rounds)
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2))
+        return
+    _print(Console(highlight=False), found, problem, rounds)
+
+
+def _print(console: Console, found: Theory, problem: Problem, rounds: int) -> None:
+    limits = new_table(
+        f"Theorem 1: conditions on the rates, for smoothness L = {problem.smoothness:g}",
+        ("task", "η_s", "≤ √(τb)", "η_c", "at most", "holds if L ≤"),
+        "γ, the largest staleness, is that of the simulated run",
+    )
+    terms = new_table(
+        f"Theorem 1: the terms of the bound, up to constants, after T = {rounds:,} rounds",
+        ("task", "τ", "R", "b", "γ", "FedAvg I", "FedAvg II", "asynchrony"),
+        f"gap {problem.gap:g}, σ_l² {problem.local_variance:g}, σ_g² {problem.heterogeneity:g}, "
+        f"L {problem.smoothness:g}",
+    )
+    rates = new_table("Corollary 1: rates for O(1/√T)", ("task", "η_c", "η_s", "from T ="), "")
+    times = new_table(
+        "Time of a round: the paper's model and the simulator (training switched off)",
+        ("task", "mean work", "b/(Rλ)", "simulated", "mean staleness"),
+        f"synchronous round: H_ΣR/λ = {found.model_sync:.1f}, simulated {found.simulated_sync:.1f} "
+        f"waiting for all, {found.simulated_sync_first_k:.1f} for the first 30 of each task",
+    )
+    for task in found.tasks:
+        setting, limit = task.setting, task.conditions
+        limits.add_row(
+            task.name,
+            f"{setting.server_rate:g}",
+            f"{limit.server_limit:.3g} {_mark(setting.server_rate <= limit.server_limit)}",
+            f"{setting.client_rate:g}",
+            f"{limit.client_limit:.3g} {_mark(setting.client_rate <= limit.client_limit)}",
+            f"{limit.smoothness_limit:.3g}",
+        )
+        terms.add_row(
+            task.name,
+            str(setting.local_steps),
+            str(setting.active_requests),
+            str(setting.buffer_size),
+            f"{setting.staleness:.0f}",
+            f"{task.terms.optimisation:.3g}",
+            f"{task.terms.averaging:.3g}",
+            f"{task.terms.asynchrony:.3g}",
+        )
+        rates.add_row(
+            task.name,
+            f"{task.corollary.client_rate:.3g}",
+            f"{task.corollary.server_rate:.3g}",
+            f"{task.corollary.least_rounds:,}",
+        )
+        times.add_row(
+            task.name,
+            f"{task.mean_work:.2f}",
+            f"{task.model_round:.3f}",
+            f"{task.simulated_round:.3f}",
+            f"{task.simulated_staleness:.1f}",
+        )
+    for table in (limits, terms, rates, times):
+        console.print(table)
+
+
+def _mark(holds: bool) -> str:
+    return "✓" if holds else "✗"

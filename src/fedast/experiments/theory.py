@@ -1,0 +1,178 @@
+"""A configuration in the light of the paper's analysis, and its round times as simulated.
+
+Round times come from the simulator with training switched off: delays, queues and
+availability as configured, nothing learnt. (So the dynamic option sees equal
+variances and keeps the allocation.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedast.algorithms.theory import (
+    Conditions,
+    CorollaryRates,
+    ErrorTerms,
+    Problem,
+    Setting,
+    conditions,
+    corollary,
+    error_terms,
+    fill_time,
+    synchronous_round,
+)
+from fedast.core.protocol import TaskSpec
+from fedast.core.streams import Stream
+from fedast.experiments.build import build_algorithm, build_delay, build_pool, build_speeds
+from fedast.experiments.config import AsyncConfig, RunConfig, SyncST
+from fedast.experiments.load import ConfigError
+from fedast.experiments.plan import plan
+from fedast.experiments.resolve import outline, preset_of
+from fedast.learn.port import NoLearning
+from fedast.records.tally import Tally
+from fedast.sim.delays import Timing
+from fedast.sim.simulator import Simulator
+
+
+@dataclass(frozen=True)
+class TaskTheory:
+    name: str
+    setting: Setting
+    conditions: Conditions
+    terms: ErrorTerms
+    corollary: CorollaryRates
+    mean_work: float
+    """Mean time of one local training, by the delay model over random clients."""
+    model_round: float
+    """Time of a round by the paper's model, b / (R lambda)."""
+    simulated_round: float
+    simulated_staleness: float
+
+
+@dataclass(frozen=True)
+class Theory:
+    tasks: tuple[TaskTheory, ...]
+    model_sync: float
+    """Time of a synchronous round by the paper's model, all requests waited for."""
+    simulated_sync: float
+    """... and simulated: Sync-ST that waits for every client."""
+    simulated_sync_first_k: float
+    """... and with straggler mitigation as configured (first k of each task)."""
+
+
+def theory(config: RunConfig, problem: Problem, rounds: int, updates: int = 20_000) -> Theory:
+    """Of a resolved configuration with an asynchronous algorithm."""
+    if not isinstance(config.algorithm, AsyncConfig):
+        raise ConfigError("algorithm.name", "the analysis is of FedAST; choose fedast-s or -d")
+    timings = _timings(config)
+    specs = _specs(config)
+    ran = _run(config, specs, timings, updates)
+    found = []
+    for spec in specs:
+        tally = ran.tasks[spec.name]
+        stale = float(tally.staleness_max)
+        setting = Setting(
+            local_steps=spec.local_steps,
+            buffer_size=spec.buffer_size,
+            active_requests=spec.active_requests,
+            client_rate=spec.client_rate,
+            server_rate=spec.server_rate,
+            staleness=stale,
+        )
+        work = _mean_work(config, timings[spec.name])
+        found.append(
+            TaskTheory(
+                name=spec.name,
+                setting=setting,
+                conditions=conditions(setting, problem),
+                terms=error_terms(setting, problem, rounds),
+                corollary=corollary(setting, problem, rounds),
+                mean_work=work,
+                model_round=fill_time(spec.buffer_size, spec.active_requests, work),
+                simulated_round=ran.now / max(1, tally.rounds),
+                simulated_staleness=tally.staleness_mean,
+            )
+        )
+    total = sum(task.setting.active_requests for task in found)
+    mean = sum(t.mean_work * t.setting.active_requests for t in found) / total
+    return Theory(
+        tasks=tuple(found),
+        model_sync=synchronous_round(total, mean),
+        simulated_sync=_sync_round(config, timings, SyncST(first_k="all")),
+        simulated_sync_first_k=_sync_round(config, timings, SyncST()),
+    )
+
+
+def _specs(config: RunConfig) -> list[TaskSpec]:
+    outlines = [
+        outline(task, preset_of(task, config), config.algorithm.synchronous)
+        for task in config.tasks
+    ]
+    return plan(outlines, config.algorithm, config.simulation)
+
+
+def _timings(config: RunConfig) -> dict[str, Timing]:
+    found = {}
+    for task in config.tasks:
+        preset = preset_of(task, config)
+        sketch = outline(task, preset, config.algorithm.synchronous)
+        size = preset.size if task.size is None else task.size
+        found[sketch.name] = Timing(sketch.name, sketch.training.local_steps, size)
+    return found
+
+
+def _mean_work(config: RunConfig, timing: Timing, draws: int = 4000) -> float:
+    delay = build_delay(config.simulation, [timing.task])
+    speeds = build_speeds(config.simulation, config.seed)
+    stream = Stream.of(config.seed, "theory", timing.task)
+    total = 0.0
+    for number in range(draws):
+        client = stream.below(config.simulation.clients)
+        total += delay.duration(stream.at(number), timing, client, speeds.of(client))
+    return total / draws
+
+
+def _run(
+    config: RunConfig, specs: Sequence[TaskSpec], timings: dict[str, Timing], updates: int
+) -> Tally:
+    """The simulator without learning, for so many updates."""
+    pool = build_pool(config.simulation)
+    tally = Tally(specs)
+    simulator = Simulator(
+        build_algorithm(config.algorithm, specs, pool, config.seed),
+        NoLearning(),
+        pool,
+        build_delay(config.simulation, list(timings)),
+        build_speeds(config.simulation, config.seed),
+        timings,
+        tally,
+        seed=config.seed,
+    )
+    simulator.run(lambda: tally.updates >= updates)
+    return tally
+
+
+def _sync_round(
+    config: RunConfig, timings: dict[str, Timing], algorithm: SyncST, rounds: int = 100
+) -> float:
+    other = config.model_copy(update={"algorithm": algorithm})
+    specs = _specs(other)
+    pool = build_pool(config.simulation)
+    tally = Tally(specs)
+    simulator = Simulator(
+        build_algorithm(algorithm, specs, pool, config.seed),
+        NoLearning(),
+        pool,
+        build_delay(config.simulation, list(timings)),
+        build_speeds(config.simulation, config.seed),
+        timings,
+        tally,
+        seed=config.seed,
+    )
+
+    def done() -> int:
+        return min(task.rounds for task in tally.tasks.values())
+
+    simulator.run(lambda: done() >= rounds or (done() >= 3 and tally.updates >= 20_000))
+    return tally.now / done()

@@ -1,0 +1,51 @@
+"""Theorem 1, Corollary 1 and the wall-clock model against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedast.algorithms.theory import (
+    Problem,
+    Setting,
+    conditions,
+    corollary,
+    error_terms,
+    fill_time,
+    synchronous_round,
+)
+
+SETTING = Setting(
+    local_steps=4, buffer_size=4, active_requests=16, client_rate=0.01, server_rate=0.5, staleness=9
+)
+
+
+def test_conditions() -> None:
+    """sqrt(tau b) = 4; 6 tau sqrt(tau b) = 96 and 4 tau sqrt(tau R gamma) = 16 sqrt(576) = 384."""
+    found = conditions(SETTING, Problem(smoothness=2.0))
+    assert found.server_limit == pytest.approx(4.0)
+    assert found.client_limit == pytest.approx(1 / (2 * 384))
+    assert found.smoothness_limit == pytest.approx(1 / (0.01 * 384))
+    fresh = Setting(**{**vars(SETTING), "staleness": 0.0})
+    assert conditions(fresh, Problem()).client_limit == pytest.approx(1 / 96)
+
+
+def test_error_terms() -> None:
+    problem = Problem(smoothness=2.0, gap=3.0, local_variance=1.0, heterogeneity=0.5)
+    found = error_terms(SETTING, problem, rounds=100)
+    assert found.optimisation == pytest.approx(3.0 / (100 * 0.01 * 0.5 * 4))
+    # (2 * 0.01 * 0.5 / 4 + 4 * 0.0001 * 4) (1 + 4 * 0.5)
+    assert found.averaging == pytest.approx((0.0025 + 0.0016) * 3.0)
+    # 4 * 0.25 * 0.0001 * 4 * 16 / 16 (1 + 4 * 16 * 0.5)
+    assert found.asynchrony == pytest.approx(0.0004 * 33.0)
+
+
+def test_corollary() -> None:
+    found = corollary(SETTING, Problem(smoothness=2.0), rounds=400)
+    assert found.client_rate == pytest.approx(1 / (4 * 2 * 20))
+    assert found.server_rate == pytest.approx(4.0)
+    assert found.least_rounds == 4 * 16 * 16 * 9
+
+
+def test_round_times() -> None:
+    assert fill_time(3, 96, mean_work=8.0) == pytest.approx(0.25)
+    assert synchronous_round(4, mean_work=12.0) == pytest.approx(12 + 6 + 4 + 3)

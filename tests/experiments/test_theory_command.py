@@ -1,0 +1,58 @@
+"""``fedast theory``: the simulated round times beside the model's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fedast.algorithms.theory import Problem
+from fedast.cli.main import cli
+from fedast.experiments.load import ConfigError, load
+from fedast.experiments.resolve import resolve
+from fedast.experiments.theory import theory
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def config(*settings: str) -> tuple[str, list[str]]:
+    options = [part for setting in settings for part in ("--set", setting)]
+    return str(EXAMPLES / "quickstart.toml"), options
+
+
+def test_where_nobody_queues_the_model_is_the_simulation() -> None:
+    """Many clients, all alike, always there: a round takes b / (R lambda), whatever the delays."""
+    path = EXAMPLES / "quickstart.toml"
+    settings = [
+        "algorithm.requests=40",
+        "algorithm.ratio=10",
+        "simulation.clients=2000",
+        "simulation.availability={model='always'}",
+        "simulation.speeds={factors=[1.0], shares=[1.0]}",
+    ]
+    loaded = resolve(load(path, settings, algorithm="fedast-s"), path.parent)
+    found = theory(loaded, Problem(), rounds=100, updates=8000)
+    for task in found.tasks:
+        assert task.simulated_round == pytest.approx(task.model_round, rel=0.05)
+        ratio = task.setting.active_requests / task.setting.buffer_size
+        assert task.simulated_staleness == pytest.approx(ratio, rel=0.15)
+
+
+def test_the_command_prints_tables_and_json() -> None:
+    path, options = config()
+    shown = CliRunner().invoke(cli, ["theory", path, *options])
+    assert shown.exit_code == 0
+    assert "Corollary 1" in shown.output
+    asked = CliRunner().invoke(cli, ["theory", path, "--json", "--smoothness", "2"])
+    table = json.loads(asked.output)
+    assert {task["name"] for task in table["tasks"]} == {"digits-mlp", "synthetic"}
+    assert table["simulated_sync"] >= table["simulated_sync_first_k"] > 0
+
+
+def test_it_is_about_asynchronous_algorithms() -> None:
+    path = EXAMPLES / "quickstart.toml"
+    loaded = resolve(load(path, (), algorithm="sync-st"), path.parent)
+    with pytest.raises(ConfigError, match="the analysis is of FedAST"):
+        theory(loaded, Problem(), 10)
