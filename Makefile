@@ -51,7 +51,7 @@ test-data: $(STAMP)
 
 test-cuda: $(STAMP)
 	@echo "==> The exactness tests on a CUDA device"
-	$(BIN)/python -m pytest -m cuda
+	$(BIN)/python -m pytest -m cuda -s
 
 bench-peers: $(STAMP)
 	@echo "==> fedast beside other simulators, each in its own environment under .peers/"

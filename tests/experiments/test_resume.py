@@ -158,45 +158,54 @@ def test_every() -> None:
 
 
 def kill_and_resume(tmp_path: Path, kills: int, seed: int) -> None:
-    """A real process, killed with SIGKILL at random moments, until it gets through."""
+    """A real process, killed with SIGKILL at random moments after a new checkpoint."""
     chance = random.Random(seed)
-    config = config_of("fedast-d", "simulation.max_time=40")
-    began = time.monotonic()
-    whole = execute(config, tmp_path / "whole", events=True)
-    duration = time.monotonic() - began
+    config = config_of("fedast-d", "simulation.max_time=1e9", *SLOW)
+    execute(config, tmp_path / "whole", events=True)
     folder = tmp_path / "killed"
     command = [sys.executable, "-m", "fedast", "run"]
     first = [
         *command, str(tmp_path / "whole" / "config.toml"), "--out", str(folder), "--events", "-q",
-        "--checkpoint-every", "0.05s",
+        "--checkpoint-every", "0.02s",
     ]  # fmt: skip
-    killed = 0
-    for attempt in range(40):
-        known = (folder / "config.toml").exists()
+    seen: set[str] = set()
+    for attempt in range(kills + 1):
         process = subprocess.Popen(
-            [*command, "--resume", str(folder), "-q"] if known else first,
+            [*command, "--resume", str(folder), "-q"] if attempt else first,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
-        if killed < kills:
-            try:
-                process.wait(timeout=3.0 + chance.random() * duration)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                killed += 1
-        _, said = process.communicate()
-        if process.returncode == 0 or b"has finished" in said:
-            break  # (the kill came when all was written already)
-        assert process.returncode == -signal.SIGKILL, (attempt, said.decode())
-    else:
-        raise AssertionError("it never got through")
+        if attempt < kills:
+            while not (new := names_of(folder) - seen):  # its first checkpoint
+                assert process.poll() is None, process.communicate()[1].decode()
+                time.sleep(0.002)
+            time.sleep(chance.random() * 0.05)
+            assert process.poll() is None, "it was through before it was killed"
+            process.send_signal(signal.SIGKILL)
+            seen |= new | names_of(folder)
+        said = process.communicate()[1].decode()
+        assert process.returncode == (-signal.SIGKILL if attempt < kills else 0), said
+        if attempt:
+            assert "going on from simulated time" in said, said
     for name in ("events.jsonl", "curves.csv"):
         assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    assert whole.result.tasks
+
+
+SLOW = (
+    "tasks.0.target=1.0",
+    "tasks.1.target=1.0",
+    "tasks.0.max_rounds=1200",
+    "tasks.1.max_rounds=1200",
+)
+"""Long enough to be killed several times."""
+
+
+def names_of(folder: Path) -> set[str]:
+    return {file.name for file in (folder / FOLDER).glob("*.json")}
 
 
 def test_a_killed_process_goes_on(tmp_path: Path) -> None:
-    kill_and_resume(tmp_path, kills=2, seed=1)
+    kill_and_resume(tmp_path, kills=3, seed=1)
 
 
 @pytest.mark.slow

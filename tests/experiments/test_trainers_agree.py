@@ -52,8 +52,11 @@ def test_the_schedule_is_that_of_the_serial_trainer(
     assert other == serial
     assert len(serial) > 100
     for task, model in wanted.models.items():
-        for a, b in zip(model.parameters(), found.models[task].parameters(), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+        one, two = (
+            torch.cat([p.detach().flatten() for p in m.parameters()])
+            for m in (model, found.models[task])
+        )
+        assert float((one - two).norm() / one.norm()) < 1e-4
 
 
 def test_what_a_calibration_chose_is_in_the_configuration(

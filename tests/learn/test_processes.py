@@ -90,7 +90,7 @@ def test_workers_end_with_their_trainer(benches: dict[str, Workbench]) -> None:
 
 def test_a_calibration_chooses_for_every_task(benches: dict[str, Workbench]) -> None:
     kinds = calibrate(benches, 3, workers=2)
-    assert kinds["t"] in ("serial", "processes")
+    assert kinds["t"] in ("serial", "processes", "batched")
     assert calibrate(benches, 3, workers=1) == {"t": "serial"}
 
 

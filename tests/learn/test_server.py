@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -235,3 +236,19 @@ def test_a_cache_on_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
 def test_sizes_are_readable() -> None:
     found = [size_text(n) for n in (12, 2048, 3 << 20, 5 << 30, 5000 << 30)]
     assert found == ["12 bytes", "2.0 KiB", "3.0 MiB", "5.0 GiB", "5,000.0 GiB"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Adaptive(rule="foo"),  # type: ignore[arg-type]
+        lambda: Momentum(beta=2.0),
+        lambda: Combining(rule="krum"),  # type: ignore[arg-type]
+        lambda: Combining(rule="trimmed-mean", trim=0.9),
+        lambda: Calibration(use="sometimes"),  # type: ignore[arg-type]
+        lambda: ServerSide(step="momentum"),  # type: ignore[arg-type]
+    ],
+)
+def test_settings_that_cannot_be_are_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match=r"unknown|must be"):
+        make()

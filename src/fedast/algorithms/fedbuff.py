@@ -4,11 +4,12 @@ Nguyen et al.: "Federated Learning with Buffered Asynchronous Aggregation",
 AISTATS 2022.
 
 The rule. A fixed number of clients trains at any time; every update goes into a
-buffer, which is averaged when full, each update weighted by its staleness; and
-a client that has finished is replaced by a random *idle* one. That is FedAST
-with a fixed allocation but for the idle: FedAST asks any client, busy or not, so
-that slow clients take part as often as fast ones. With several tasks, each is a
-FedBuff of its own over the shared clients.
+buffer, which is averaged when full, each update weighted by its staleness if
+that is asked for (``staleness_weight``); and a client that has finished is
+replaced by a random *idle* one. That is FedAST with a fixed allocation but for
+the idle: FedAST asks any client, busy or not, so that slow clients take part as
+often as fast ones. With several tasks, each is a FedBuff of its own over the
+shared clients.
 """
 
 from __future__ import annotations

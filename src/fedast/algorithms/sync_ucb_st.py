@@ -1,7 +1,7 @@
 """Sync-UCB-ST: clients as the arms of a bandit, scored by their training losses.
 
-Client selection for several models as a multi-armed bandit, a synchronous
-baseline of the FedAST paper.
+Client selection for several models as a multi-armed bandit over training losses,
+a synchronous baseline of the FedAST paper (section 5; its reference MM_ucb).
 
 The rule. Every (client, task) pair has a discounted upper confidence bound,
 L/N + sqrt(2 ln(T)/N): L sums the losses of the rounds in which the client

@@ -53,8 +53,8 @@ def run_bench(
     if "processes" in trainers and not can_fork():
         raise ConfigError("--trainer", "processes need a system that forks, without a GPU")
     if not trainers:
-        cuda = compute.device == "cuda"
-        trainers = ("serial", "batched") if cuda else ("serial", "processes")
+        cuda = compute.device == "cuda" or not can_fork()
+        trainers = ("serial", "batched") if cuda else ("serial", "processes", "batched")
     if not as_json:
         where = f"{compute.device}, {compute.precision}, {compute.workers} cores"
         console.print(f"Local training on {where}; the better of several tries, in one run")
@@ -113,10 +113,15 @@ def _print_speeds(
 
 
 def _print_shares(console: Console, shares: bench.Shares) -> None:
-    table = new_table(
+    console.print(
         f"A run of {shares.updates} updates: {shares.wall:.1f} s, "
         f"{shares.updates / shares.wall:,.0f} updates/s, the first after "
-        f"{shares.first_update:.1f} s",
+        f"{shares.first_update:.1f} s"
+    )
+    chosen = ", ".join(f"{task}: {kind}" for task, kind in shares.trainers.items())
+    console.print(f"Trainers: {chosen}")
+    table = new_table(
+        "",
         ("where", "seconds", "share"),
         f"host {shares.host_gib:.1f} GiB"
         + ("" if shares.gpu_gib is None else f", GPU {shares.gpu_gib:.1f} GiB"),

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import click
 from pydantic import BaseModel
@@ -76,11 +76,27 @@ def _levels(targets: Mapping[str, float]) -> str:
 def _section_entry(name: str, section: type[BaseModel]) -> Entry:
     notes = _all_notes(section)
     options = tuple(
-        Option(key, "required" if field.is_required() else field.default, notes.get(key, ""))
+        Option(
+            key,
+            "required" if field.is_required() else field.default,
+            _with_choices(" ".join(notes.get(key, "").split()), field.annotation),
+        )
         for key, field in section.model_fields.items()
         if key not in ("name", "model") and not (key == "rule" and "rule" not in notes)
     )
     return Entry(name, inspect.getdoc(section) or "", options)
+
+
+def _with_choices(note: str, annotation: Any) -> str:
+    """The words that an option takes, where its explanation does not name them all."""
+    words = [word for word in _words(annotation) if word not in note]
+    return f"{note} Values: {', '.join(_words(annotation))}." if words else note
+
+
+def _words(annotation: Any) -> list[str]:
+    if get_origin(annotation) is Literal:
+        return [str(word) for word in get_args(annotation)]
+    return [word for part in get_args(annotation) for word in _words(part)]
 
 
 def _all_notes(kind: type) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Many runs, side by side in processes; each is what it would be alone, with one worker.
 
-(Alone, ``compute.trainer = "auto"`` may choose worker processes, whose rounding differs.)
+(Alone, ``compute.trainer = "auto"`` may choose another trainer, whose rounding differs.)
 """
 
 from __future__ import annotations

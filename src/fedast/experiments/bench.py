@@ -240,6 +240,7 @@ class Shares:
     """Clients in each batch."""
     gpu_gib: float | None
     host_gib: float
+    trainers: Mapping[TaskName, str]
 
     @property
     def control(self) -> float:
@@ -281,6 +282,7 @@ def measure_run(config: RunConfig, updates: int | None = None) -> Shares:
         sizes=meter.sizes,
         gpu_gib=torch.cuda.max_memory_allocated() / 2**30 if compute.device == "cuda" else None,
         host_gib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        trainers=compute.trainers,
     )
 
 

@@ -59,7 +59,7 @@ class FedASTDynamic(_Async):
 
     name: Literal["fedast-d"] = "fedast-d"
     server_rate: float = Field(0.1, gt=0, le=1e6)
-    """Server learning rate eta_s of tasks that do not set their own."""
+    """Server learning rate eta_s of tasks that set none of their own (nor an adaptive step)."""
     evaluate_every: int = Field(4, ge=1)
     """Rounds between evaluations of tasks that do not set their own."""
     weighting: Annotated[str, AfterValidator(_weighting)] = "plain"
@@ -76,7 +76,7 @@ class FedASTStatic(_Async):
 
     name: Literal["fedast-s"] = "fedast-s"
     server_rate: float = Field(0.1, gt=0, le=1e6)
-    """Server learning rate eta_s of tasks that do not set their own."""
+    """Server learning rate eta_s of tasks that set none of their own (nor an adaptive step)."""
     evaluate_every: int = Field(4, ge=1)
     """Rounds between evaluations of tasks that do not set their own."""
 
@@ -86,7 +86,7 @@ class FedASTNoBuffer(_Async):
 
     name: Literal["fedast-nobuffer"] = "fedast-nobuffer"
     server_rate: float = Field(0.038, gt=0, le=1e6)
-    """Server learning rate eta_s of tasks that do not set their own."""
+    """Server learning rate eta_s of tasks that set none of their own (nor an adaptive step)."""
     evaluate_every: int = Field(4, ge=1)
     """Evaluations as often as with a buffer of R/ratio and this many rounds between."""
 
@@ -96,7 +96,7 @@ class FedBuff(_Async):
 
     name: Literal["fedbuff"] = "fedbuff"
     server_rate: float = Field(0.1, gt=0, le=1e6)
-    """Server learning rate eta_s of tasks that do not set their own."""
+    """Server learning rate eta_s of tasks that set none of their own (nor an adaptive step)."""
     evaluate_every: int = Field(4, ge=1)
     """Rounds between evaluations of tasks that do not set their own."""
     idle: bool = True
@@ -107,7 +107,7 @@ class _Sync(Section):
     synchronous: ClassVar[bool] = True
 
     server_rate: float = Field(1.0, gt=0, le=1e6)
-    """Server learning rate eta_s of tasks that do not set their own."""
+    """Server learning rate eta_s of tasks that set none of their own (nor an adaptive step)."""
     evaluate_every: int = Field(1, ge=1)
     """Rounds between evaluations of tasks that do not set their own."""
     first_k: Annotated[int, Field(ge=1)] | Literal["all"] = 30
@@ -333,7 +333,7 @@ class _AdaptiveStep(Section):
 
 
 class AdamStep(_AdaptiveStep):
-    """FedAdam. Adaptive steps have a server rate of 0.01 if the task sets none."""
+    """FedAdam. Adaptive steps have a server rate of 0.01, unless the task sets its own."""
 
     rule: Literal["adam"] = "adam"
 
@@ -345,11 +345,12 @@ class YogiStep(_AdaptiveStep):
 
 
 class FadasStep(_AdaptiveStep):
-    """FADAS: adaptive, and smaller where updates come late."""
+    """FADAS: adaptive, with a rate of at most one over the delay where updates come late."""
 
     rule: Literal["fadas"] = "fadas"
     patience: int = Field(10, ge=1)
-    """Above this largest delay of a round's updates its rate is at most one over that delay."""
+    """Above this largest delay d of a round's updates the rate is at most 1/d (which matters where
+    the server rate is above that: at 0.01 only for delays above 100)."""
 
 
 StepConfig: TypeAlias = PlainStep | MomentumStep | AdamStep | YogiStep | FadasStep
@@ -432,7 +433,7 @@ class Compute(Section):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     trainer: Literal["auto", "serial", "processes", "batched"] = "auto"
-    """auto: batched on a GPU; on a CPU the faster of serial and processes, task by task."""
+    """auto: batched on a GPU; on a CPU the fastest, task by task, as a calibration finds."""
     trainers: dict[str, Literal["serial", "processes", "batched"]] = {}
     """The trainer of each task, where it is settled: what a calibration found out."""
     precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"

@@ -194,9 +194,8 @@ def _total_requests(
 
 
 def _server_rate(algorithm: AlgorithmConfig, task: Outline) -> float:
-    adaptive = isinstance(task.server.step, Adaptive)
-    unset = "server_rate" not in algorithm.model_fields_set
-    return ADAPTIVE_RATE if adaptive and unset else algorithm.server_rate
+    # The algorithm's rate scales updates; an adaptive step's length is the rate itself.
+    return ADAPTIVE_RATE if isinstance(task.server.step, Adaptive) else algorithm.server_rate
 
 
 def _check_combining(tasks: Sequence[Outline], updates: Sequence[int]) -> None:

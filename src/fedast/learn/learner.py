@@ -197,7 +197,8 @@ class TorchLearner:
             except torch.OutOfMemoryError:
                 if self._test_batch < 2:
                     raise TrainingFailed(
-                        f"task {task!r}: not even one test point fits into the device's memory"
+                        f"task {task!r}: not even one test point fits into the device's memory; "
+                        'take compute.device = "cpu"'
                     ) from None
             torch.cuda.empty_cache()
             self._test_batch //= 2
@@ -261,7 +262,14 @@ class TorchLearner:
                 Job(request, self._pending[request].client, store[self._pending[request].version])
                 for request in part
             ]
-            for request, update in zip(part, self._trainer.train(task, jobs), strict=True):
+            try:
+                updates = self._trainer.train(task, jobs)
+            except torch.OutOfMemoryError as error:
+                raise TrainingFailed(
+                    f"task {task!r}: out of memory while it trained request {part[0]}; lower its "
+                    f'batch_size, or take compute.device = "cpu" ({error})'
+                ) from None
+            for request, update in zip(part, updates, strict=True):
                 pending = self._pending[request]
                 pending.update = update
                 del waiting[request]

@@ -16,6 +16,8 @@ Kind: TypeAlias = Literal["serial", "processes", "batched"]
 
 _TRIAL = 2
 """Jobs per worker in a calibration."""
+_TOGETHER, _SMALL = 8, 0.02
+"""Clients together in a calibration, and up to how long a local training that is tried (s)."""
 
 
 @final
@@ -60,20 +62,28 @@ class MixedTrainer:
 def calibrate(
     benches: Mapping[TaskName, Workbench], seed: int, *, workers: int
 ) -> dict[TaskName, Kind]:
-    """The faster of serial and processes for each task, by a few local trainings of each."""
-    if workers < 2 or not can_fork():
+    """The fastest trainer for each task on a CPU, by a few local trainings with each.
+
+    Clients together pay for nets so small that a step is mostly overhead; there only it is tried.
+    """
+    if workers < 2:
         return dict.fromkeys(benches, "serial")
     serial = SerialTrainer(benches, seed)
-    processes = ProcessTrainer(benches, seed, workers=workers)
+    processes = ProcessTrainer(benches, seed, workers=workers) if can_fork() else None
+    kinds: dict[TaskName, Kind] = {}
     try:
-        return {
-            name: "processes"
-            if _time(processes, bench, _TRIAL * workers) < _time(serial, bench, _TRIAL)
-            else "serial"
-            for name, bench in benches.items()
-        }
+        for name, bench in benches.items():
+            seconds: dict[Kind, float] = {"serial": _time(serial, bench, _TRIAL)}
+            if processes is not None:
+                seconds["processes"] = _time(processes, bench, _TRIAL * workers)
+            if seconds["serial"] < _SMALL:
+                together = BatchedTrainer({name: bench}, seed)
+                seconds["batched"] = _time(together, bench, _TOGETHER)
+            kinds[name] = min(seconds, key=lambda kind: seconds[kind])
+        return kinds
     finally:
-        processes.close()
+        if processes is not None:
+            processes.close()
 
 
 def _time(trainer: Trainer, bench: Workbench, count: int) -> float:

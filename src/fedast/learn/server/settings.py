@@ -9,6 +9,11 @@ ADAPTIVE_RATE = 0.01
 """The server rate of adaptive steps if nobody sets one: their step does not scale with updates."""
 
 
+def _require(holds: bool, problem: str) -> None:
+    if not holds:
+        raise ValueError(problem)
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Plain:
@@ -19,6 +24,9 @@ class Plain:
 @dataclass(frozen=True, kw_only=True)
 class Momentum:
     beta: float = 0.9
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.beta < 1, "beta must be at least 0 and below 1")
 
 
 @final
@@ -31,6 +39,11 @@ class Adaptive:
     beta2: float = 0.99
     epsilon: float = 1e-3
     patience: int = 10
+
+    def __post_init__(self) -> None:
+        _require(self.rule in ("adam", "yogi", "fadas"), f"unknown step {self.rule!r}")
+        _require(0 <= self.beta1 < 1 and 0 <= self.beta2 < 1, "betas must be in [0, 1)")
+        _require(self.epsilon > 0 and self.patience >= 1, "epsilon and patience must be positive")
 
 
 Step: TypeAlias = Plain | Momentum | Adaptive
@@ -49,6 +62,12 @@ class Combining:
     rule: Literal["mean", "median", "trimmed-mean"] = "mean"
     trim: float = 0.1
     clip: float | Literal["median"] | None = None
+
+    def __post_init__(self) -> None:
+        known = ("mean", "median", "trimmed-mean")
+        _require(self.rule in known, f"unknown rule {self.rule!r}; there are {', '.join(known)}")
+        _require(0 < self.trim < 0.5, "trim must be between 0 and 0.5")
+        _require(not isinstance(self.clip, float | int) or self.clip > 0, "clip must be positive")
 
     def trimmed(self, updates: int) -> int:
         """How many of so many values are cut off at either end."""
@@ -70,6 +89,12 @@ class Calibration:
     precision: Literal["single", "half"] = "single"
     place: Literal["auto", "device", "host", "disk"] = "auto"
 
+    def __post_init__(self) -> None:
+        _require(self.use in ("never", "always", "auto"), f"unknown use {self.use!r}")
+        _require(self.precision in ("single", "half"), f"unknown precision {self.precision!r}")
+        places = ("auto", "device", "host", "disk")
+        _require(self.place in places, f"unknown place {self.place!r}")
+
     def memory(self, clients: int, parameters: int) -> int:
         """Bytes that the cache needs."""
         if self.use == "never":
@@ -85,3 +110,6 @@ class ServerSide:
     step: Step = Plain()
     combining: Combining = Combining()
     calibration: Calibration = Calibration()
+
+    def __post_init__(self) -> None:
+        _require(isinstance(self.step, Step), "step must be Plain, Momentum or Adaptive")
