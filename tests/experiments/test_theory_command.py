@@ -56,3 +56,13 @@ def test_it_is_about_asynchronous_algorithms() -> None:
     loaded = resolve(load(path, (), algorithm="sync-st"), path.parent)
     with pytest.raises(ConfigError, match="the analysis is of FedAST"):
         theory(loaded, Problem(), 10)
+
+
+def test_limits_of_the_tasks_do_not_cut_the_simulation_short() -> None:
+    path = EXAMPLES / "quickstart.toml"
+    rounds = []
+    for settings in ((), ("tasks.0.max_rounds=3", "tasks.1.max_rounds=3")):
+        loaded = resolve(load(path, settings, algorithm="fedast-s"), path.parent)
+        found = theory(loaded, Problem(), rounds=100, updates=1000)
+        rounds.append([task.simulated_round for task in found.tasks])
+    assert rounds[0] == rounds[1]

@@ -7,8 +7,8 @@ variances and keeps the allocation.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from fedast.algorithms.theory import (
     Conditions,
@@ -25,7 +25,7 @@ from fedast.algorithms.theory import (
 from fedast.core.protocol import TaskSpec
 from fedast.core.streams import Stream
 from fedast.experiments.build import build_algorithm, build_delay, build_pool, build_speeds
-from fedast.experiments.config import AsyncConfig, RunConfig, SyncST
+from fedast.experiments.config import AlgorithmConfig, AsyncConfig, RunConfig, SyncST
 from fedast.experiments.load import ConfigError
 from fedast.experiments.plan import plan
 from fedast.experiments.resolve import outline, preset_of
@@ -67,7 +67,7 @@ def theory(config: RunConfig, problem: Problem, rounds: int, updates: int = 20_0
         raise ConfigError("algorithm.name", "the analysis is of FedAST; choose fedast-s or -d")
     timings = _timings(config)
     specs = _specs(config)
-    ran = _run(config, specs, timings, updates)
+    ran = _run(config, config.algorithm, timings, lambda tally: tally.updates >= updates)
     found = []
     for spec in specs:
         tally = ran.tasks[spec.name]
@@ -134,30 +134,16 @@ def _mean_work(config: RunConfig, timing: Timing, draws: int = 4000) -> float:
 
 
 def _run(
-    config: RunConfig, specs: Sequence[TaskSpec], timings: dict[str, Timing], updates: int
+    config: RunConfig,
+    algorithm: AlgorithmConfig,
+    timings: dict[str, Timing],
+    enough: Callable[[Tally], bool],
 ) -> Tally:
-    """The simulator without learning, for so many updates."""
-    pool = build_pool(config.simulation)
-    tally = Tally(specs)
-    simulator = Simulator(
-        build_algorithm(config.algorithm, specs, pool, config.seed),
-        NoLearning(),
-        pool,
-        build_delay(config.simulation, list(timings)),
-        build_speeds(config.simulation, config.seed),
-        timings,
-        tally,
-        seed=config.seed,
-    )
-    simulator.run(lambda: tally.updates >= updates)
-    return tally
-
-
-def _sync_round(
-    config: RunConfig, timings: dict[str, Timing], algorithm: SyncST, rounds: int = 100
-) -> float:
-    other = config.model_copy(update={"algorithm": algorithm})
-    specs = _specs(other)
+    """The simulator without learning, until there is enough; nothing ends a task before that."""
+    specs = [
+        replace(spec, target=None, max_rounds=None)
+        for spec in _specs(config.model_copy(update={"algorithm": algorithm}))
+    ]
     pool = build_pool(config.simulation)
     tally = Tally(specs)
     simulator = Simulator(
@@ -170,9 +156,16 @@ def _sync_round(
         tally,
         seed=config.seed,
     )
+    simulator.run(lambda: enough(tally))
+    return tally
 
-    def done() -> int:
+
+def _sync_round(config: RunConfig, timings: dict[str, Timing], algorithm: SyncST) -> float:
+    def rounds(tally: Tally) -> int:
         return min(task.rounds for task in tally.tasks.values())
 
-    simulator.run(lambda: done() >= rounds or (done() >= 3 and tally.updates >= 20_000))
-    return tally.now / done()
+    def enough(tally: Tally) -> bool:
+        return rounds(tally) >= 100 or (rounds(tally) >= 3 and tally.updates >= 20_000)
+
+    tally = _run(config, algorithm, timings, enough)
+    return tally.now / rounds(tally)

@@ -84,9 +84,6 @@ class TorchLearner:
         model.write(self.parameters(task))
         return model.module.eval()
 
-    def server(self, task: TaskName) -> Server:
-        return self._servers[task]
-
     def versions_kept(self, task: TaskName) -> int:
         return len(self._stores[task])
 

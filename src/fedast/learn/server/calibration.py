@@ -122,11 +122,6 @@ class Calibrator:
         self.cache.remember(clients, updates)
         return direction
 
-    @property
-    def gain(self) -> float | None:
-        """The variance of a calibrated contribution over a plain one's, as measured so far."""
-        return self._calibrated / self._plain if self._pairs and self._plain else None
-
     def _measure(self, updates: torch.Tensor, differences: torch.Tensor) -> None:
         both = torch.stack([updates, differences], dim=1)
         chain = both if self._last is None else torch.cat([self._last[None], both])

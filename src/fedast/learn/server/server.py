@@ -8,7 +8,7 @@ from typing import final
 import torch
 
 from fedast.core.protocol import ClientId
-from fedast.learn.server.calibration import Calibrator, size_text
+from fedast.learn.server.calibration import Calibrator
 from fedast.learn.server.combining import clipped, combined
 from fedast.learn.server.settings import ServerSide
 from fedast.learn.server.stepping import start
@@ -32,7 +32,6 @@ class Server:
         self._combining = settings.combining
         self._stepper = start(settings.step, initial, trained, rate=rate, scale=scale)
         self.calibrator: Calibrator | None = None
-        self.need = settings.calibration.memory(clients, len(initial))
         if settings.calibration.use != "never":
             self.calibrator = Calibrator(settings.calibration, clients, initial)
 
@@ -52,12 +51,6 @@ class Server:
             parts = updates if factors is None else updates * factors[:, None]
             direction = combined(self._combining, parts)
         return self._stepper.step(direction, delay)
-
-    def describe(self) -> str | None:
-        """What it keeps, for people, if it keeps much."""
-        if self.calibrator is None:
-            return None
-        return f"{size_text(self.need)} for cached calibration ({self.calibrator.cache.place})"
 
     def state(self) -> dict[str, torch.Tensor]:
         state = {f"step.{name}": value for name, value in self._stepper.state().items()}

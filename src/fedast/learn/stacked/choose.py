@@ -25,8 +25,8 @@ Build: TypeAlias = Callable[[int], Net]
 def choose(bench: Workbench, precision: Precision = "fp32", *, by_hand: bool = True) -> Build:
     """How to make stacked copies of a task's model; ``Unstackable`` if there is no way.
 
-    What is chosen has been tried: two copies took a step each and arrived where
-    autograd says.
+    What is chosen has been tried: two copies, and one alone, took a step and
+    arrived where autograd says.
     """
     module, how = bench.model.module, bench.task.training
     if bench.task.augment is not None:
