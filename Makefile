@@ -5,6 +5,9 @@
 #   make test-data  only the tests on the real data sets
 #   make test-cuda  only the tests that need a CUDA device
 #   make bench      speed of the control plane and simulator, training switched off
+#   make reproduce  every experiment of the paper that is not in results/ yet; about two hours on an
+#                   H200-class GPU (estimated), not to be tried without one; it can be interrupted
+#   make results    figures, page and tables from results/
 #   make bench-peers  speed of local training beside other simulators (fedast bench: alone)
 
 PYTHON ?= python3
@@ -12,7 +15,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test test-all test-data test-cuda lint bench bench-peers figures reference clean
+.PHONY: help setup demo test test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -69,6 +72,15 @@ figures: $(STAMP)
 reference: $(STAMP)
 	@echo "==> docs/algorithms.md, from the algorithms themselves"
 	$(BIN)/fedast list algorithms --markdown > docs/algorithms.md
+
+reproduce: $(STAMP)
+	@echo "==> The paper's experiments into results/; runs that are there are skipped"
+	$(BIN)/fedast reproduce heterogeneous all-methods homogeneous other-targets dynamic-vs-static \
+	  need-for-buffer buffer-two-tasks buffer-size first-k
+
+results: $(STAMP)
+	@echo "==> results/report.html, results/figures, and the tables in the documents"
+	$(BIN)/fedast report results --update README.md --update docs/results.md
 
 clean:
 	rm -rf $(VENV) fedast-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

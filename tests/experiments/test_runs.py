@@ -331,3 +331,46 @@ def test_own_model_example(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "wide: accuracy 0.9" in printed
     assert "is on ring 2" in printed
+
+
+@pytest.mark.parametrize("algorithm", ["fedast-d", "sync-st"])
+def test_tasks_train_on_until_all_have_reached_their_targets(
+    tmp_path: Path, algorithm: str
+) -> None:
+    targets = ("tasks.digits-mlp.target=0.4", "tasks.synthetic.target=0.2")
+    ends = quick(algorithm, *targets, "simulation.max_time=60", 'simulation.until="all"')
+    result = execute(ends, tmp_path / "all", events=True).result
+    reached = {name: task.time_to_target for name, task in result.tasks.items()}
+    times = [time for time in reached.values() if time is not None]
+    assert len(times) == 2
+    assert min(times) < max(times) == result.finish_time
+    assert {task.finish_reason for task in result.tasks.values()} == {"target"}
+    early = min(reached, key=lambda name: reached[name] or 0.0)
+    accepted = [e for e in read_events(tmp_path / "all") if e["event"] == "arrive"]
+    late = [e for e in accepted if e["task"] == early and e["t"] > min(times)]
+    assert late  # it went on
+
+
+def test_targets_are_only_noted_where_time_ends_a_run() -> None:
+    config = quick("fedast-s", "tasks.digits-mlp.target=0.3", 'simulation.until="time"')
+    result = execute(config).result
+    task = result.tasks["digits-mlp"]
+    assert task.time_to_target is not None
+    assert task.finish_reason == "time"
+    assert result.finish_time == 8.0
+
+
+def test_what_a_run_goes_on_until_must_be_there() -> None:
+    with pytest.raises(ConfigError, match="needs a limit"):
+        resolve(load(EXAMPLES / "heterogeneous.toml", ['simulation.until="time"',
+                                                       "simulation.max_time=0.001"]).model_copy(
+            update={"simulation": Simulation(until="time")}
+        ))  # fmt: skip
+
+
+def test_reallocations_are_kept(tmp_path: Path) -> None:
+    result = execute(quick("fedast-d", "algorithm.period=0.05"), tmp_path / "run", events=True)
+    noted = [e for e in read_events(tmp_path / "run") if e["event"] == "realloc"]
+    assert noted
+    for name, steps in result.result.requests.items():
+        assert list(steps) == [(e["t"], e["targets"][name]) for e in noted if name in e["targets"]]

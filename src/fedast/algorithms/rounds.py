@@ -86,12 +86,14 @@ class Rounds:
         *,
         first_k: int | None = 30,
         free_on_cancel: bool = True,
+        free_stragglers: bool = False,
     ) -> None:
         self._pool = pool
         self._stream = stream
         self._assignment = assignment
         self._first_k = first_k
         self._free_on_cancel = free_on_cancel
+        self._free_stragglers = free_stragglers
         self._ledger = Ledger()
         self._tasks = {spec.name: Progress(spec) for spec in tasks}
         self._collected: dict[TaskName, list[RequestId]] = {spec.name: [] for spec in tasks}
@@ -201,7 +203,7 @@ class Rounds:
         enough = self._needed is not None and len(self._collected[name]) >= self._needed
         if enough or self._ledger.in_flight(name) == 0:
             commands.extend(
-                Drop(request.id, name, DropReason.STRAGGLER, free_client=False)
+                Drop(request.id, name, DropReason.STRAGGLER, self._free_stragglers)
                 for request in self._ledger.drop_all(name)
             )
             self._leave_round(name, commands)

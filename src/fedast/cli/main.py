@@ -249,6 +249,53 @@ def theory(config: str, rounds: int, settings: tuple[str, ...], as_json: bool,
     run_theory(config, settings=settings, rounds=rounds, problem=Problem(**known), as_json=as_json)
 
 
+@cli.command()
+@click.argument("names", nargs=-1, metavar="NAME|all|FILE.toml")
+@click.option("--list", "list_only", is_flag=True, help="Show what can be reproduced.")
+@click.option("--seeds", type=click.IntRange(min=1), help="Seeds; default: three.")
+@click.option("--scale", type=click.Choice(["full", "quick"]), default="full", show_default=True,
+              help="quick: few clients, small tasks, embedded data; minutes on a CPU.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(min=1),
+              help="Runs at a time; default: one a core, one on a GPU.")  # fmt: skip
+@click.option("--out", type=click.Path(file_okay=False),
+              help="Results folder; default: results, or results-quick.")  # fmt: skip
+@click.option("--only", multiple=True, metavar="LABEL",
+              help="Only runs with this label, such as MNIST; repeatable.")  # fmt: skip
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE",
+              help="Override a key of every run (needs a results folder of its own).")  # fmt: skip
+@click.option("--again", is_flag=True, help="Run also what is there already.")
+@click.option("--dry-run", is_flag=True, help="Only say which runs are missing.")
+@click.option("--offline", is_flag=True, help="Refuse to fetch data that is not cached.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only where the results are.")
+@click.option("--json", "as_json", is_flag=True, help="With --list: as JSON.")
+@guarded
+def reproduce(names: tuple[str, ...], list_only: bool, as_json: bool, **options: Any) -> None:
+    """Run experiments of the paper (or a FILE like theirs) that have not been run yet."""
+    from fedast.cli import reproduce as command
+
+    if list_only:
+        command.list_studies(as_json)
+    elif not names:
+        raise click.UsageError("name an experiment (fedast reproduce --list), or all")
+    else:
+        command.reproduce(names, **options)
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.argument("names", nargs=-1)
+@click.option("--update", multiple=True, type=click.Path(dir_okay=False), metavar="FILE.md",
+              help="Also write the table between the markers of this document.")  # fmt: skip
+@click.option("--page/--no-page", default=True, help="Write report.html and the figures.")
+@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON only.")
+@guarded
+def report(folder: str, names: tuple[str, ...], **options: Any) -> None:
+    """Make figures, a table beside the paper's numbers and a page of the results in FOLDER."""
+    from fedast.cli import reproduce as command
+
+    command.report(folder, names, **options)
+
+
 @cli.command(name="list")
 @click.argument(
     "what", type=click.Choice(["algorithms", "tasks", "delays", "availability", "server"])

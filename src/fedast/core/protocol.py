@@ -47,6 +47,7 @@ class FinishReason(StrEnum):
 class StopReason(StrEnum):
     """Why a driver stops tasks from outside. Each is also a ``FinishReason``."""
 
+    TARGET = "target"
     TIME = "time"
     REMOVED = "removed"
     INTERRUPTED = "interrupted"
@@ -158,7 +159,8 @@ class TaskAdded:
 
 @dataclass(frozen=True, slots=True)
 class TasksStopped:
-    """Tasks end from outside: their time is up, or they were removed or interrupted."""
+    """Tasks end from outside: their time is up, or they were removed or interrupted, or the run
+    was to go on until all had reached their targets, and they have."""
 
     tasks: tuple[TaskName, ...]
     reason: StopReason

@@ -58,9 +58,13 @@ def run_batch(
     events: bool = False,
     overwrite: bool = False,
     progress: Callable[[Pulse], None] = lambda pulse: None,
+    done: Callable[[int, RunResult], None] = lambda number, result: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[RunResult]:
-    """Carry out all runs and give their results in order; ``Interrupted`` if ``stop`` says so."""
+    """Carry out all runs and give their results in order; ``Interrupted`` if ``stop`` says so.
+
+    ``done`` gets each result as soon as it is there.
+    """
     context = multiprocessing.get_context("spawn")
     halt, pulses = context.Event(), context.SimpleQueue()
     results: dict[int, RunResult] = {}
@@ -82,7 +86,9 @@ def run_batch(
                 while not pulses.empty():
                     progress(pulses.get())
                 for future in [f for f in futures if f.done()]:
-                    results[futures.pop(future)] = future.result()
+                    number = futures.pop(future)
+                    results[number] = future.result()
+                    done(number, results[number])
                 time.sleep(0.05)
         except BaseException:
             halt.set()  # runs under way write their records and end; the rest do not begin

@@ -75,6 +75,7 @@ def build_algorithm(
         _build_assignment(algorithm),
         first_k=None if algorithm.first_k == "all" else algorithm.first_k,
         free_on_cancel=algorithm.cancel == "free",
+        free_stragglers=algorithm.stragglers == "free",
     )
 
 

@@ -114,6 +114,8 @@ class _Sync(Section):
     """Updates per task and round that count; "all" waits for every client."""
     cancel: Literal["free", "keep-busy"] = "free"
     """Whether a request of a task that ended frees its client at once."""
+    stragglers: Literal["keep-busy", "free"] = "keep-busy"
+    """Whether a client that came too late for its round works on to the end or is free at once."""
 
 
 class SyncST(_Sync):
@@ -288,6 +290,9 @@ class Simulation(Section):
     clients: int = Field(1000, ge=1)
     max_time: float | None = Field(None, gt=0)
     """Simulated time at which every task ends."""
+    until: Literal["each", "all", "time"] = "each"
+    """When training ends: of each task at its target; of all tasks when the last has reached its
+    own; only at a limit of time or rounds (targets are noted, nothing more)."""
     loss_rate: float = Field(0.0, ge=0, lt=1)
     """Probability that a request is lost, noticed when its update should have come."""
     delay: DelayConfig = Field(ShiftedExponential(), discriminator="model")

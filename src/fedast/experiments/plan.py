@@ -123,6 +123,12 @@ def _check(tasks: Sequence[Outline], simulation: Simulation) -> None:
             raise ConfigError(
                 f"{key}.join_time", f"must be earlier than its time limit, {min(limits)}"
             )
+        if simulation.until == "all" and goal.target is None:
+            raise ConfigError(f"{key}.target", 'is missing; simulation.until = "all" needs one')
+        if simulation.until == "time" and not limits and goal.max_rounds is None:
+            raise ConfigError(
+                "simulation.max_time", 'is missing; simulation.until = "time" needs a limit'
+            )
     if all(task.goal.join_time > 0 for task in tasks):
         raise ConfigError("tasks", "at least one task must be there from the start (join_time 0)")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -110,6 +110,11 @@ def simulate(
     if isinstance(algorithm, Centralized):
         tasks, simulation = centralize(tasks, simulation)
     specs = plan(tasks, algorithm, simulation)
+    until = simulation.until
+    if until != "each":  # the algorithm knows of no targets then; the tally notes when they are met
+        goals, specs = specs, [replace(spec, target=None) for spec in specs]
+    else:
+        goals = specs
     present = [spec for spec, task in zip(specs, tasks, strict=True) if task.goal.join_time == 0]
     pool = build_pool(simulation)
     logic = build_algorithm(algorithm, present, pool, seed)
@@ -138,7 +143,7 @@ def simulate(
             keeper = Keeper(keeping, learner, journal, careful=forked and not fixed)
         if meter is not None:
             plane = MeteredLearner(plane, meter)
-        tally = Tally(specs)
+        tally = Tally(goals)
         observers: list[Observer] = [tally]
         if events is not None:
             file = stack.enter_context(Path(events).open("w", encoding="utf-8"))
@@ -155,6 +160,7 @@ def simulate(
             seed=seed,
             loss_rate=simulation.loss_rate,
             timers=build_timers(tasks, specs, simulation),
+            enough=tally.enough if until == "all" else lambda: False,
         )
 
         def ask() -> bool:

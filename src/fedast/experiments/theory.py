@@ -99,8 +99,8 @@ def theory(config: RunConfig, problem: Problem, rounds: int, updates: int = 20_0
     return Theory(
         tasks=tuple(found),
         model_sync=synchronous_round(total, mean),
-        simulated_sync=_sync_round(config, timings, SyncST(first_k="all")),
-        simulated_sync_first_k=_sync_round(config, timings, SyncST()),
+        simulated_sync=mean_sync_round(config, SyncST(first_k="all")),
+        simulated_sync_first_k=mean_sync_round(config, SyncST()),
     )
 
 
@@ -160,12 +160,14 @@ def _run(
     return tally
 
 
-def _sync_round(config: RunConfig, timings: dict[str, Timing], algorithm: SyncST) -> float:
+def mean_sync_round(config: RunConfig, algorithm: SyncST) -> float:
+    """The mean time of a synchronous round of a resolved configuration."""
+
     def rounds(tally: Tally) -> int:
         return min(task.rounds for task in tally.tasks.values())
 
     def enough(tally: Tally) -> bool:
         return rounds(tally) >= 100 or (rounds(tally) >= 3 and tally.updates >= 20_000)
 
-    tally = _run(config, algorithm, timings, enough)
+    tally = _run(config, algorithm, _timings(config), enough)
     return tally.now / rounds(tally)

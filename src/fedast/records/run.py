@@ -49,6 +49,10 @@ class RunResult:
     wall_seconds: float
     updates_per_second: float
     curves: Mapping[TaskName, tuple[Point, ...]] = field(repr=False)
+    requests: Mapping[TaskName, tuple[tuple[float, int], ...]] = field(
+        default_factory=dict, repr=False
+    )
+    """Reallocations by task, times and new numbers; of a run in this process only."""
 
     @property
     def reached_all(self) -> bool:
@@ -70,7 +74,7 @@ class RunResult:
         finals: Mapping[TaskName, tuple[float, float]],
     ) -> RunResult:
         """``finals`` are metric and loss on a larger test set, for tasks that have one."""
-        tasks, curves = {}, {}
+        tasks, curves, requests = {}, {}, {}
         for name, task in tally.tasks.items():
             last = (task.curve[-1].accuracy, task.curve[-1].loss) if task.curve else None
             last = finals.get(name, last)
@@ -87,6 +91,7 @@ class RunResult:
                 finish_reason=str(task.finish_reason or FinishReason.INTERRUPTED),
             )
             curves[name] = tuple(task.curve)
+            requests[name] = tuple(task.requests)
         ends = [task.finish_time for task in tally.tasks.values() if task.finish_time is not None]
         return cls(
             algorithm=algorithm,
@@ -96,6 +101,7 @@ class RunResult:
             wall_seconds=wall_seconds,
             updates_per_second=tally.updates / wall_seconds if wall_seconds > 0 else 0.0,
             curves=curves,
+            requests=requests,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from fedast.core.protocol import (
     Evaluated,
     Finish,
     FinishReason,
+    Reallocate,
     RequestId,
     TaskName,
     TaskSpec,
@@ -43,6 +44,8 @@ class TaskTally:
     finish_time: float | None = None
     finish_reason: FinishReason | None = None
     curve: list[Point] = field(default_factory=list)
+    requests: list[tuple[float, int]] = field(default_factory=list)
+    """Since when how many active requests, each time that they were reallocated."""
 
     @property
     def staleness_mean(self) -> float:
@@ -56,6 +59,13 @@ class Tally:
         self.updates = 0
         self.now = 0.0
 
+    def enough(self) -> bool:
+        """Whether every task has reached its target, or has ended without it."""
+        return all(
+            task.time_to_target is not None or task.finish_reason is not None
+            for task in self.tasks.values()
+        )
+
     def commanded(self, now: float, command: Command) -> None:
         self.now = now
         match command:
@@ -68,6 +78,9 @@ class Tally:
                     task.staleness_max = command.staleness
             case Aggregate():
                 self.tasks[command.task].rounds = command.round
+            case Reallocate():
+                for name, target in command.targets.items():
+                    self.tasks[name].requests.append((now, target))
             case Finish():
                 self.tasks[command.task].finish_time = now
                 self.tasks[command.task].finish_reason = command.reason

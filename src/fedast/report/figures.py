@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, told apart by most colour-blind readers; line styles help in print.
-_COLOURS = (
+COLOURS = (
     "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#E69F00", "#000000", "#999999",
     "#661100",
 )  # fmt: skip
-_DASHES = ("-", "--", "-.", ":")
+DASHES = ("-", "--", "-.", ":")
 SHADED = 5
 """With more curves than this, their ranges would hide one another and are left out."""
 
@@ -62,9 +62,9 @@ def _task_panel(
         curves = [result.curves[task] for result in results if result.curves[task]]
         if not curves:
             continue
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         curve = mean_curve(curves)
-        dashes = _DASHES[number % len(_DASHES)]
+        dashes = DASHES[number % len(DASHES)]
         panel.plot(curve.time, curve.mean, dashes, color=colour, linewidth=1.8, label=label)
         if len(runs) <= SHADED:
             panel.fill_between(curve.time, curve.low, curve.high, color=colour, alpha=0.14, lw=0)

@@ -110,6 +110,7 @@ class Simulator:
         seed: int,
         loss_rate: float = 0.0,
         timers: Sequence[tuple[float, Timer]] = (),
+        enough: Callable[[], bool] = _never,
     ) -> None:
         self._algorithm = algorithm
         self._wants_loss = algorithm.wants_loss
@@ -122,6 +123,8 @@ class Simulator:
         self._delay_stream = Stream.of(seed, "delay")
         self._loss_stream = Stream.of(seed, "loss")
         self._loss_rate = loss_rate
+        self._enough = enough
+        """Whether all has been reached that the run was for; asked before each step."""
         self._queues = Queues()
         self._jobs: dict[RequestId, _Job] = {}
         self._unfinished = set(algorithm.unfinished)
@@ -142,6 +145,9 @@ class Simulator:
         """Run until every task has finished; ``stop`` is asked before each step."""
         self._deliver(Started())
         while self._unfinished or self._joining:
+            if self._enough():
+                self._stop_tasks(Deadline(None, StopReason.TARGET))
+                continue
             if stop():
                 self._give_up()
                 return

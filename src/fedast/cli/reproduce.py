@@ -1,0 +1,191 @@
+"""``fedast reproduce`` and ``fedast report``: the paper's experiments, run by run, then a page."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.padding import Padding
+
+from fedast.cli.running import interruptible, prepare_data
+from fedast.experiments.batch import Interrupted, default_jobs
+from fedast.experiments.build import pick_device
+from fedast.experiments.reproduce import (
+    Job,
+    Manifest,
+    carry_out,
+    chapters,
+    check_only,
+    claim_results,
+    jobs_of,
+    manifest,
+    stored_runs,
+)
+from fedast.experiments.study import Scale, find_studies, studies
+from fedast.records.run import RunResult, write_atomically
+from fedast.report.chapter import Chapter
+
+
+def list_studies(as_json: bool) -> None:
+    entries = [
+        {
+            "name": study.name,
+            "title": study.config.title,
+            "where": study.config.where,
+            "runs": len(jobs_of([study], "full")),
+            "in_all": not study.config.optional,
+        }
+        for study in studies().values()
+    ]
+    if as_json:
+        click.echo(json.dumps(entries, indent=2))
+        return
+    console = Console(highlight=False)
+    for entry in entries:
+        apart = "" if entry["in_all"] else "; not among all"
+        console.print(f"[bold]{entry['name']}[/bold]  {entry['title']}")
+        text = f"the paper's {entry['where']}; {entry['runs']} runs{apart}"
+        console.print(Padding(text, (0, 0, 0, 4)))
+    console.print("Experiments share some of their runs (runs are with three seeds each).")
+
+
+def reproduce(
+    names: Sequence[str],
+    *,
+    seeds: int | None,
+    scale: Scale,
+    jobs: int | None,
+    out: str | None,
+    only: Sequence[str],
+    settings: Sequence[str],
+    again: bool,
+    dry_run: bool,
+    offline: bool,
+    quiet: bool,
+) -> None:
+    folder = Path(out or ("results" if scale == "full" else "results-quick"))
+    chosen = find_studies(names)
+    check_only(chosen, only)
+    wanted = jobs_of(chosen, scale, seeds, settings=settings, only=only)
+    have = {} if again else stored_runs(folder)
+    missing = [job for job in wanted if job.identity not in have]
+    console = Console(highlight=False, soft_wrap=True)
+    if not quiet:
+        console.print(
+            f"{len(wanted)} runs, {len(wanted) - len(missing)} of them are in {folder}: "
+            f"{len(missing)} to go"
+        )
+    if dry_run:
+        for job in missing:
+            click.echo(job.label)
+        return
+    if missing:
+        claim_results(folder, Manifest(scale, tuple(settings)))
+        prepare_data([job.config for job in missing], offline)
+        at_a_time = jobs or (1 if pick_device("auto") == "cuda" else default_jobs())
+        _carry_out(missing, folder, scale, at_a_time, console, quiet)
+    click.echo(f"Results: {folder}. Now: fedast report {folder}")
+
+
+def _carry_out(
+    missing: Sequence[Job], folder: Path, scale: Scale, at_a_time: int, console: Console,
+    quiet: bool,
+) -> None:  # fmt: skip
+    began, count = time.monotonic(), 0
+
+    def done(job: Job, result: RunResult) -> None:
+        nonlocal count
+        count += 1
+        if quiet:
+            return
+        left = (time.monotonic() - began) / count * (len(missing) - count)
+        reached = [task.time_to_target for task in result.tasks.values()]
+        known = [time for time in reached if time is not None]
+        console.print(
+            f"[{count}/{len(missing)}] {job.label}: {len(known)} of {len(reached)} targets"
+            + (f", the last at {max(known):.1f}" if known else "")
+            + f", {result.wall_seconds:.1f} s; about {_span(left)} to go",
+            markup=False,
+        )
+
+    with interruptible() as stop:
+        try:
+            carry_out(missing, folder, scale, at_a_time=at_a_time, done=done, stop=stop)
+        except Interrupted:
+            click.echo(
+                f"interrupted; {count} runs are kept, the same command goes on from here", err=True
+            )
+            sys.exit(130)
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+def report(
+    folder: str, names: Sequence[str], *, update: Sequence[str], page: bool, as_json: bool
+) -> None:
+    from fedast.report.page import between_markers, markdown_table, summary, write_page
+    from fedast.report.study_figures import figures_of, save_figures
+
+    place = Path(folder)
+    kind = manifest(place)
+    chosen = [
+        chapter
+        for chapter in chapters(find_studies(names or ("all",)), place, kind.scale, kind.settings)
+        if names or kind.scale == "full" or any(chapter.runs.values())
+    ]
+    if as_json:
+        table = [
+            {"experiment": chapter.name, **asdict(row)}
+            for chapter in chosen
+            for row in chapter.rows()
+        ]
+        click.echo(json.dumps(table, indent=2))
+        return
+    for path in map(Path, update):
+        text = path.read_text(encoding="utf-8")
+        back = os.path.relpath(place, path.parent)
+        for marker, short in (("results", False), ("results-short", True)):
+            text = between_markers(
+                text, marker, markdown_table(chosen, short=short, folder=Path(back).as_posix())
+            )
+        write_atomically(path, text)
+        click.echo(f"Updated: {path}")
+    if page:
+        drawn = {
+            chapter.name: save_figures(figures_of(chapter), place / "figures", chapter.name)
+            for chapter in chosen
+        }
+        write_page(
+            place / "report.html", chosen, drawn, scale=kind.scale, settings=kind.settings,
+            folder=place.as_posix(),
+        )  # fmt: skip
+    _print_rows(chosen)
+    click.echo(summary(chosen))
+    if page:
+        click.echo(f"Page: {place / 'report.html'}; figures: {place / 'figures'}")
+
+
+def _print_rows(chosen: Sequence[Chapter]) -> None:
+    from fedast.report.page import verdict_text
+
+    console = Console(highlight=False)
+    for chapter in chosen:
+        there, wanted = chapter.count
+        console.print(f"\n[bold]{chapter.title}[/bold]  ({there} of {wanted} runs)")
+        for row in chapter.rows():
+            paper = "the paper claims it" if row.paper == "claim" else f"paper {row.paper}"
+            line = f"{row.what}: {row.ours}; {paper}; {verdict_text(row, chapter)}"
+            console.print(Padding(line, (0, 0, 0, 2)), markup=False)
+    console.print()

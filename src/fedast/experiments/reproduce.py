@@ -1,0 +1,275 @@
+"""Carry out studies, run by run, and find again what has been run.
+
+A results folder has ``STUDY/CELL/seed-N.toml``, the resolved configuration of a run, and
+``seed-N.json``, what came out of it (``records.compact``). A run is recognised by its resolved
+configuration, whatever study it was made for: studies share runs, and one that was interrupted
+goes on where it stopped. Where and how a model is trained (``compute``) does not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from fedast.experiments.batch import BatchRun, Pulse, run_batch
+from fedast.experiments.build import pick_device
+from fedast.experiments.config import AsyncConfig, RunConfig
+from fedast.experiments.load import ConfigError, load, nearest
+from fedast.experiments.resolve import resolve
+from fedast.experiments.study import Cell, Scale, Study, slug
+from fedast.records import toml
+from fedast.records.compact import CompactRun, read, write
+from fedast.records.run import RunResult, UnusableFolder, write_atomically
+from fedast.report.chapter import Axis, Chapter, Claim
+
+MANIFEST = "reproduction.json"
+"""In a results folder: the scale and the settings that all its runs have in common."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a study."""
+
+    cell: Cell
+    seed: int
+    config: RunConfig
+    identity: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.cell.study.name}: {', '.join(self.cell.key)}, seed {self.seed}"
+
+    @property
+    def place(self) -> str:
+        return f"{self.cell.study.name}/{self.cell.slug}/seed-{self.seed}"
+
+
+def identity(config: RunConfig) -> str:
+    """What makes two runs the same run: everything but where and how it is computed."""
+    table = config.model_dump(mode="json", exclude={"compute", "algorithms", "path"})
+    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+
+def jobs_of(
+    studies: Sequence[Study],
+    scale: Scale,
+    seeds: int | None = None,
+    *,
+    settings: Sequence[str] = (),
+    only: Sequence[str] = (),
+) -> list[Job]:
+    """All runs of the studies, each once; ``only`` those whose cells have all these labels."""
+    found: dict[str, Job] = {}
+    wanted = {slug(label) for label in only}
+    for study in studies:
+        first = study.config.first_seed
+        for seed in range(first, first + (seeds or study.config.seeds)):
+            for cell in study.cells():
+                if not wanted <= set(map(slug, cell.key)):
+                    continue
+                config = cell.config(seed, scale, settings)
+                key = identity(config)
+                found.setdefault(key, Job(cell, seed, config, key))
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class Stored:
+    place: str
+    """Path relative to the results folder, without suffix."""
+    run: CompactRun
+
+
+def stored_runs(folder: Path) -> dict[str, Stored]:
+    """Every run in a results folder, by identity."""
+    found = {}
+    for path in sorted(folder.glob("*/*/seed-*.json")):
+        config = path.with_suffix(".toml")
+        if config.is_file():
+            key = identity(resolve(load(config), config.parent))
+            place = path.relative_to(folder).with_suffix("").as_posix()
+            found[key] = Stored(place, read(path))
+    return found
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What all runs of a results folder have in common."""
+
+    scale: Scale
+    settings: tuple[str, ...]
+
+
+def claim_results(folder: Path, mine: Manifest) -> None:
+    """Make a results folder, or see that the one that is there is of the same kind."""
+    path = folder / MANIFEST
+    try:
+        if path.exists():
+            theirs = manifest(folder)
+            if theirs != mine:
+                raise UnusableFolder(
+                    f"{folder}: holds runs of scale {theirs.scale} with settings "
+                    f"{' '.join(theirs.settings) or 'as they are'}; choose another with --out"
+                )
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        table = {"scale": mine.scale, "settings": list(mine.settings)}
+        write_atomically(path, json.dumps(table) + "\n")
+    except OSError as error:
+        raise UnusableFolder(f"{folder}: cannot be written ({error.strerror})") from error
+
+
+def manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        return Manifest(table["scale"], tuple(table["settings"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UnusableFolder(f"{folder}: holds no results of fedast reproduce") from error
+
+
+def machine() -> dict[str, str]:
+    """What runs are carried out on."""
+    import torch
+
+    if pick_device("auto") == "cuda":
+        device = torch.cuda.get_device_name()
+    else:
+        device = f"CPU, {os.cpu_count()} cores"
+    return {
+        "device": device,
+        "python": platform.python_version(),
+        "torch": torch.__version__.split("+")[0],
+        "fedast": version("fedast") if _installed() else "from source",
+    }
+
+
+def _installed() -> bool:
+    from importlib.metadata import PackageNotFoundError
+
+    try:
+        version("fedast")
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def carry_out(
+    jobs: Sequence[Job],
+    folder: Path,
+    scale: Scale,
+    *,
+    at_a_time: int,
+    progress: Callable[[Pulse], None] = lambda pulse: None,
+    done: Callable[[Job, RunResult], None] = lambda job, result: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Run what is given and keep each result as soon as it is there."""
+    on = machine()
+
+    def keep(number: int, result: RunResult) -> None:
+        job = jobs[number]
+        if result.interrupted:
+            return
+        path = folder / f"{job.place}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table = job.config.model_dump(mode="json", exclude={"algorithms", "compute"})
+        write_atomically(path.with_suffix(".toml"), toml.dumps(table))
+        write(path, compacted(job, result, scale, on))
+        done(job, result)
+
+    run_batch(
+        [BatchRun(job.label, job.config, None) for job in jobs],
+        jobs=at_a_time,
+        progress=progress,
+        done=keep,
+        stop=stop,
+    )
+
+
+def compacted(job: Job, result: RunResult, scale: Scale, on: Mapping[str, str]) -> CompactRun:
+    asynchronous = isinstance(job.config.algorithm, AsyncConfig)
+    return CompactRun.of(
+        result,
+        scale=scale,
+        machine=on,
+        requests={
+            task.name or task.use: task.requests or 0
+            for task in (job.config.tasks if asynchronous else ())
+        },
+        final_at=job.cell.final_at(scale),
+    )
+
+
+def chapters(
+    studies: Sequence[Study], folder: Path, scale: Scale, settings: Sequence[str] = ()
+) -> Iterator[Chapter]:
+    """What a results folder has to say about each study."""
+    stored = stored_runs(folder)
+    for study in studies:
+        yield _chapter(study, stored, scale, settings)
+
+
+def _chapter(
+    study: Study, stored: Mapping[str, Stored], scale: Scale, settings: Sequence[str]
+) -> Chapter:
+    runs: dict[tuple[str, ...], dict[int, CompactRun]] = {}
+    places, targets = {}, {}
+    first = study.config.first_seed
+    for cell in study.cells():
+        config = cell.config(first, scale, settings)
+        targets[cell.key] = {task.name or task.use: task.target for task in config.tasks}
+        places[cell.key] = f"{study.name}/{cell.slug}"
+        found = {}
+        for seed in range(first, first + study.config.seeds):
+            run = stored.get(identity(config.model_copy(update={"seed": seed})))
+            if run is not None:
+                found[seed] = run.run
+                places[cell.key] = run.place.rpartition("/")[0]
+        runs[cell.key] = found
+    return Chapter(
+        name=study.name,
+        title=study.config.title,
+        where=study.config.where,
+        says=study.config.says,
+        axes=tuple(
+            Axis(
+                axis.name,
+                axis.role,
+                tuple(value.label for value in axis.values),
+                {value.label: value.chosen for value in axis.values if value.chosen},
+            )
+            for axis in study.axes
+        ),
+        runs=runs,
+        places=places,
+        targets=targets,
+        claims=tuple(Claim(**entry.model_dump()) for entry in study.config.reported),
+        per_run=study.config.per_run,
+        baseline=study.config.baseline,
+        seeds=study.config.seeds,
+        figures=study.config.figures,
+        comparable=scale == "full",
+    )
+
+
+def check_only(studies: Sequence[Study], only: Sequence[str]) -> None:
+    """Say so if a label is none, or if no cell has them all."""
+    labels = {value.label for study in studies for axis in study.axes for value in axis.values}
+    known = {slug(label): label for label in labels}
+    for label in only:
+        if slug(label) not in known:
+            close = nearest(label, sorted(labels))
+            raise ConfigError("--only", f"no run has the label {label!r}{close}")
+    if not any(
+        set(map(slug, only)) <= set(map(slug, cell.key))
+        for study in studies
+        for cell in study.cells()
+    ):
+        raise ConfigError("--only", f"no run has all of these labels: {', '.join(only)}")

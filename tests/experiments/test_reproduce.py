@@ -1,0 +1,334 @@
+"""Studies: their files, their runs, what is found again, and what is made of them."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fedast.cli.main import cli
+from fedast.experiments.config import FedASTDynamic, SyncST
+from fedast.experiments.load import ConfigError, load
+from fedast.experiments.reproduce import identity, jobs_of, stored_runs
+from fedast.experiments.resolve import resolve
+from fedast.experiments.study import find_studies, load_study, merge, studies
+from fedast.records.compact import POINTS, CompactRun, read, thinned, write
+from fedast.records.run import UnusableFolder
+from fedast.records.tally import Point
+from fedast.report.page import between_markers
+
+REPOSITORY = Path(__file__).parents[2]
+
+SMALL = """
+title = "A study of one's own"
+where = "nowhere"
+says = "that it works"
+figures = ["bars", "curves"]
+baseline = "Sync-ST"
+per_run = "mean"
+seeds = 2
+
+[base]
+template = { use = "mnist" }
+
+[base.simulation]
+until = "all"
+max_time = 600
+
+[[axes]]
+name = "tasks"
+role = "x"
+values = [{ label = "1", set = { copies = 1 } }, { label = "2", set = { copies = 2 } }]
+
+[[axes]]
+name = "algorithm"
+role = "series"
+values = [
+  { label = "FedAST(S)", set = { algorithm = { name = "fedast-s" } } },
+  { label = "Sync-ST", set = { algorithm = { name = "sync-st" } } },
+]
+
+[[reported]]
+what = "FedAST is first"
+where = "nowhere"
+measure = "first"
+at = { tasks = "2", algorithm = "FedAST(S)" }
+others = ["Sync-ST"]
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def fedast(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+# --- the paper's studies ------------------------------------------------------------------------
+
+
+def test_the_studies_are_those_of_the_paper() -> None:
+    assert list(studies()) == [
+        "heterogeneous", "all-methods", "homogeneous", "other-targets", "dynamic-vs-static",
+        "need-for-buffer", "buffer-two-tasks", "buffer-size", "first-k", "larger-model",
+        "share-search", "decisions",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(studies()))
+def test_every_run_of_every_study_resolves_at_both_scales(name: str) -> None:
+    (study,) = find_studies([name])
+    for cell in study.cells():
+        full, quick = cell.config(1, "full"), cell.config(1, "quick")
+        assert full.simulation.clients == 1000
+        assert quick.simulation.clients == 160
+        assert [t.name for t in quick.tasks] == [t.name for t in full.tasks]
+        assert all(task.use in ("digits-mlp", "digits-cnn", "synthetic") for task in quick.tasks)
+
+
+def test_the_main_experiment_is_the_papers() -> None:
+    (study,) = find_studies(["heterogeneous"])
+    config = next(c for c in study.cells() if c.key == ("FedAST(D)",)).config(1, "full")
+    assert isinstance(config.algorithm, FedASTDynamic)
+    assert config.algorithm.requests == 384
+    assert [(t.use, t.requests, t.buffer, t.target) for t in config.tasks] == [
+        ("mnist", 96, 3, 0.93),
+        ("fashion-mnist", 96, 3, 0.82),
+        ("cifar10", 96, 3, 0.63),
+        ("shakespeare", 96, 3, 0.42),
+    ]
+    sync = next(c for c in study.cells() if c.key == ("Sync-ST",)).config(1, "full")
+    assert isinstance(sync.algorithm, SyncST)
+    assert sync.algorithm.first_k == 30
+    assert [t.share for t in sync.tasks] == [100, 84, 48, 68]
+    assert [t.client_rate for t in sync.tasks] == [0.2, 0.06, 0.1, 7.0]
+
+
+@pytest.mark.parametrize(("copies", "requests", "buffer"), [(2, 192, 6), (4, 96, 3), (6, 64, 2)])
+def test_copies_share_the_requests(copies: int, requests: int, buffer: int) -> None:
+    (study,) = find_studies(["homogeneous"])
+    key = ("CIFAR-10", str(copies), "FedAST(S)")
+    config = next(c for c in study.cells() if c.key == key).config(1, "full")
+    assert [(t.requests, t.buffer) for t in config.tasks] == [(requests, buffer)] * copies
+    assert config.simulation.until == "all"
+
+
+@pytest.mark.parametrize(("label", "cap", "total", "buffer"), [("0.05", 50, 64, 1),
+                                                               ("0.5", 500, 640, 7)])  # fmt: skip
+def test_active_clients_set_the_requests(label: str, cap: int, total: int, buffer: int) -> None:
+    (study,) = find_studies(["need-for-buffer"])
+    key = ("CIFAR-10", label, "FedAST")
+    config = next(c for c in study.cells() if c.key == key).config(1, "full")
+    assert config.simulation.availability.model_dump() == {"model": "active_cap", "cap": cap}
+    assert isinstance(config.algorithm.model_dump()["requests"], int)
+    assert config.algorithm.model_dump()["requests"] == total
+    assert {t.buffer for t in config.tasks} == {buffer}
+
+
+def test_studies_share_their_runs() -> None:
+    known = studies()
+    alone = len(jobs_of([known["dynamic-vs-static"]], "full"))
+    together = [known[name] for name in ("heterogeneous", "other-targets", "dynamic-vs-static")]
+    assert alone == 18
+    assert len(jobs_of(together, "full")) == len(jobs_of(together[:2], "full"))
+    six = jobs_of([known["all-methods"]], "full", 1)
+    more = jobs_of([known["all-methods"], known["homogeneous"]], "full", 1)
+    assert len(more) == len(six) + len(jobs_of([known["homogeneous"]], "full", 1)) - 2
+
+
+def test_where_a_run_is_computed_does_not_make_it_another() -> None:
+    (job, *_) = jobs_of([studies()["heterogeneous"]], "full", 1)
+    moved = job.config.compute.model_copy(update={"device": "cuda", "precision": "tf32"})
+    assert identity(job.config.model_copy(update={"compute": moved})) == job.identity
+    assert identity(job.config.model_copy(update={"seed": 9})) != job.identity
+
+
+# --- files of one's own -------------------------------------------------------------------------
+
+
+def test_a_table_that_becomes_another_kind_starts_anew() -> None:
+    table = {"algorithm": {"name": "fedast-d", "ratio": 8}, "simulation": {"clients": 5}}
+    merge(table, {"algorithm": {"name": "sync-st"}, "simulation": {"max_time": 3}})
+    assert table == {"algorithm": {"name": "sync-st"}, "simulation": {"clients": 5, "max_time": 3}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('others = ["Sync-ST"]', 'others = ["Sync-S"]', "Sync-ST"),
+        ('tasks = "2", ', 'task = "2", ', "no axis 'task'"),
+        ('label = "2"', 'label = "1"', "called the same"),
+        ('measure = "first"', 'measure = "fastest"', "measure"),
+        ("title =", "titel =", "title"),
+        ('like = "x"', "", ""),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(small: Path, old: str, new: str, message: str) -> None:
+    if not message:
+        small.write_text('like = "nothing"\n' + SMALL)
+        message = "there is no study 'nothing'"
+    else:
+        assert old in SMALL
+        small.write_text(SMALL.replace(old, new))
+    with pytest.raises(ConfigError, match=message):
+        load_study(small)
+
+
+def test_unknown_names_and_labels_are_said(small: Path, tmp_path: Path) -> None:
+    unknown = fedast("reproduce", "heterogenous")
+    assert unknown.exit_code == 2
+    assert "did you mean 'heterogeneous'" in unknown.output
+    label = fedast("reproduce", small, "--only", "FedAST(D)", "--out", tmp_path / "r")
+    assert label.exit_code == 2
+    assert "FedAST(S)" in label.output
+    assert not (tmp_path / "r").exists()
+    assert fedast("reproduce").exit_code == 2
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def test_a_study_is_run_once_and_reported(small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "results"
+    quick = ("reproduce", small, "--scale", "quick", "--out", out)
+    part = fedast(*quick, "--only", "1", "--only", "sync-st", "--seeds", "1")
+    assert part.exit_code == 0, part.output
+    assert [p.relative_to(out).as_posix() for p in sorted(out.rglob("*.json"))] == [
+        "reproduction.json", "small/1_sync-st/seed-1.json"
+    ]  # fmt: skip
+    kept = (out / "small/1_sync-st/seed-1.json").read_bytes()
+    dry = fedast(*quick, "--dry-run")
+    assert "8 runs, 1 of them" in dry.output
+    assert "1, Sync-ST, seed 1" not in dry.output
+    whole = fedast(*quick)
+    assert whole.exit_code == 0, whole.output
+    assert "7 to go" in whole.output
+    assert (out / "small/1_sync-st/seed-1.json").read_bytes() == kept
+    assert "0 to go" in fedast(*quick).output
+
+    # A run can be repeated from its configuration, and is the same.
+    place = out / "small/2_fedast-s/seed-2"
+    again = fedast("run", place.with_suffix(".toml"), "--out", tmp_path / "again", "-q")
+    assert again.exit_code == 0, again.output
+    stored = json.loads(place.with_suffix(".json").read_text())
+    repeated = json.loads((tmp_path / "again" / "result.json").read_text())
+    assert repeated["seed"] == stored["seed"] == 2
+    times = {name: task["time_to_target"] for name, task in repeated["tasks"].items()}
+    assert times == {n: t["result"]["time_to_target"] for n, t in stored["tasks"].items()}
+
+    # One folder, one scale, one set of settings.
+    mixed = fedast(
+        "reproduce", small, "--scale", "quick", "--out", out, "--set", "seed=7", "--again"
+    )
+    assert mixed.exit_code == 2
+    assert "holds runs of scale quick" in mixed.output
+
+    page = fedast("report", out, small)
+    assert page.exit_code == 0, page.output
+    text = (out / "report.html").read_text()
+    assert text.count("<img") == 2
+    assert "http" not in text  # it stands alone
+    html.parser.HTMLParser().feed(text)
+    assert f"fedast run {out.as_posix()}/small/2_fedast-s/seed-1.toml" in text
+    assert sorted(p.name for p in (out / "figures").iterdir()) == [
+        f"small-{kind}.{suffix}" for kind in ("bars", "curves") for suffix in ("pdf", "png", "svg")
+    ]  # fmt: skip
+    (row,) = json.loads(fedast("report", out, small, "--json").output)
+    assert row["verdict"] == "not compared"
+    assert row["seeds"] == 2
+
+
+@pytest.mark.parametrize("name", ["heterogeneous", "buffer-two-tasks"])
+def test_studies_run_at_quick_scale(name: str, tmp_path: Path) -> None:
+    run_quick([name], tmp_path / "results")
+
+
+@pytest.mark.slow
+def test_all_studies_run_at_quick_scale(tmp_path: Path) -> None:
+    run_quick(["all", "share-search", "decisions"], tmp_path / "results")
+
+
+def run_quick(names: list[str], out: Path) -> None:
+    done = fedast("reproduce", *names, "--scale", "quick", "--seeds", "1", "--out", out)
+    assert done.exit_code == 0, done.output
+    page = fedast("report", out, *names)
+    assert page.exit_code == 0, page.output
+    for study in find_studies(names):
+        assert f"id='{study.name}'" in (out / "report.html").read_text()
+        for kind in study.config.figures:
+            assert (out / "figures" / f"{study.name}-{kind}.png").stat().st_size > 5000
+    rows = json.loads(fedast("report", out, *names, "--json").output)
+    assert len(rows) == sum(len(study.config.reported) for study in find_studies(names))
+
+
+# --- the compact record -------------------------------------------------------------------------
+
+
+def test_a_compact_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    stored = next(iter(stored_runs(REPOSITORY / "results").values())).run
+    write(tmp_path / "a.json", stored)
+    assert read(tmp_path / "a.json") == stored
+    (tmp_path / "b.json").write_text('{"schema": 99}')
+    with pytest.raises(UnusableFolder, match="schema 99"):
+        read(tmp_path / "b.json")
+    (tmp_path / "c.json").write_text('{"schema": 1')
+    with pytest.raises(UnusableFolder, match="no compact run"):
+        read(tmp_path / "c.json")
+
+
+def test_thinned_curves_keep_their_ends_and_their_target() -> None:
+    curve = [Point(float(i), i, i / 1000, 1.0) for i in range(1001)]
+    thin = thinned(curve, 777.0)
+    assert POINTS - 5 < len(thin) < POINTS + 5
+    assert {0.0, 777.0, 1000.0} <= {point.time for point in thin}
+    assert thinned(curve[:7], None) == tuple(curve[:7])
+
+
+# --- what is published --------------------------------------------------------------------------
+
+
+def test_published_runs_are_runs_of_the_studies() -> None:
+    """Every file under results/ is found by a study, so none is stale."""
+    known = {job.identity for job in jobs_of(list(studies().values()), "full")}
+    stored = stored_runs(REPOSITORY / "results")
+    assert stored
+    assert {run.place for key, run in stored.items() if key not in known} == set()
+
+
+def test_the_published_tables_are_current(tmp_path: Path) -> None:
+    for name in ("README.md", "docs/results.md"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text((REPOSITORY / name).read_text())
+    (tmp_path / "results").symlink_to(REPOSITORY / "results")
+    files = [tmp_path / "README.md", tmp_path / "docs" / "results.md"]
+    done = fedast("report", tmp_path / "results", "--no-page",
+                  *(part for file in files for part in ("--update", file)))  # fmt: skip
+    assert done.exit_code == 0, done.output
+    for name, file in zip(("README.md", "docs/results.md"), files, strict=True):
+        assert file.read_text() == (REPOSITORY / name).read_text(), "run make results"
+
+
+def test_markers() -> None:
+    text = "a\n<!-- t -->\nold\n<!-- /t -->\nb"
+    assert between_markers(text, "t", "new") == "a\n<!-- t -->\nnew\n<!-- /t -->\nb"
+    assert between_markers(text, "other", "new") == text
+    with pytest.raises(ValueError, match="without"):
+        between_markers("<!-- t -->", "t", "new")
+
+
+def test_configurations_beside_results_are_whole() -> None:
+    path = next((REPOSITORY / "results").glob("*/*/seed-1.toml"))
+    table = tomllib.loads(path.read_text())
+    config = load(path)
+    assert resolve(config) == resolve(resolve(config))
+    assert "compute" not in table
+    assert isinstance(read(path.with_suffix(".json")), CompactRun)

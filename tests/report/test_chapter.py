@@ -1,0 +1,221 @@
+"""The measures behind the table of a reproduction, on runs whose numbers are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import pytest
+
+from fedast.records.compact import CompactRun, TaskRecord
+from fedast.records.run import TaskResult
+from fedast.records.tally import Point
+from fedast.report.chapter import Axis, Chapter, Claim, Key, Row
+
+Cells: TypeAlias = dict[Key, list[dict[str, TaskRecord]]]
+
+
+def task(time: float | None = 10.0, **changes: Any) -> TaskRecord:
+    result = TaskResult("accuracy", time, 0.9, 0.1, 5, 50, 1.0, 3, "target")
+    record = TaskRecord(
+        result=result,
+        final=0.9,
+        final_loss=0.1,
+        rounds_to_target=5,
+        swing=0.01,
+        curve=(Point(0.0, 0, 0.1, 2.3), Point(10.0, 5, 0.9, 0.1)),
+        requests=((0.0, 10),),
+    )
+    return replace(record, **changes)
+
+
+def run(tasks: Mapping[str, TaskRecord], seed: int, finish: float = 10.0) -> CompactRun:
+    machine = {"device": "CPU", "torch": "2", "python": "3", "fedast": "0"}
+    return CompactRun("fedast-d", seed, "full", tasks, finish, 1.0, 50.0, machine)
+
+
+def chapter(
+    axes: Sequence[Axis], cells: Mapping[Key, Sequence[Mapping[str, TaskRecord]]], **changes: Any
+) -> Chapter:
+    found = Chapter(
+        name="study",
+        title="A study",
+        where="figure 1",
+        says="something",
+        axes=tuple(axes),
+        runs={
+            key: {seed: run(tasks, seed) for seed, tasks in enumerate(runs, 1)}
+            for key, runs in cells.items()
+        },
+        places={key: "study/" + "_".join(key) for key in cells},
+        targets={key: {"a": 0.9} for key in cells},
+        claims=(),
+        per_run="last",
+        baseline="slow",
+        seeds=3,
+        figures=(),
+    )
+    return replace(found, **changes)
+
+
+def row(found: Chapter, measure: str, **fields: Any) -> Row:
+    empty: Any = {"at": {}, "over": {}}
+    claim = Claim(what="w", where="p", measure=measure, **(empty | fields))  # type: ignore[arg-type]
+    return replace(found, claims=(claim,)).rows()[0]
+
+
+SERIES = Axis("algorithm", "series", ("fast", "slow"))
+
+
+def timed(fast: Sequence[float | None], slow: Sequence[float | None], **changes: Any) -> Chapter:
+    cells: Cells = {
+        ("fast",): [{"a": task(time)} for time in fast],
+        ("slow",): [{"a": task(time)} for time in slow],
+    }
+    return chapter([SERIES], cells, **changes)
+
+
+FAST, SLOW = {"algorithm": "fast"}, {"algorithm": "slow"}
+
+
+def test_a_number_agrees_as_far_as_seeds_can_tell() -> None:
+    found = timed([90.0, 100.0, 110.0], [200.0, 200.0, 200.0])  # deviation 10: noise 16.3
+    near = row(found, "time", at=FAST, paper=116.0)
+    assert (near.ours, near.verdict) == ("100.0 ± 10.0", "yes")
+    assert row(found, "time", at=FAST, paper=117.0).verdict == "no"
+    # one run of the paper's says less: noise 23.1
+    assert row(found, "time", at=FAST, paper=117.0, paper_seeds=1).verdict == "yes"
+
+
+def test_a_gain_is_that_of_the_means_and_its_deviation_that_of_the_seeds() -> None:
+    found = timed([50.0, 100.0, 150.0], [200.0, 200.0, 200.0])
+    gain = row(found, "gain", at=FAST, over=SLOW, paper=50.0)
+    assert gain.ours == "50.0 ± 25.0 %"
+    assert gain.paper == "50 %"
+    assert gain.verdict == "yes"
+    assert gain.runs == ("study/fast", "study/slow")
+
+
+def test_a_target_that_was_missed_is_no_number() -> None:
+    found = timed([50.0, None, 150.0], [200.0, 200.0, 200.0])
+    assert row(found, "time", at=FAST, paper=100).ours == "1 of 3 not reached"
+    assert row(found, "gain", at=FAST, over=SLOW, paper=50).verdict == "not run"
+
+
+def test_rows_say_when_runs_are_missing() -> None:
+    found = timed([50.0], [200.0, 200.0, 200.0])
+    assert row(found, "gain", at=FAST, over=SLOW, paper=75.0).verdict == "partly run"
+    assert row(found, "gain", at=FAST, over=SLOW, paper=75.0).seeds == 1
+    none = timed([], [200.0])
+    assert row(none, "gain", at=FAST, over=SLOW, paper=75.0).verdict == "not run"
+    assert found.count == (4, 6)
+
+
+def test_small_scale_is_never_compared() -> None:
+    found = timed([90.0, 100.0, 110.0], [200.0] * 3, comparable=False)
+    assert row(found, "time", at=FAST, paper=100.0).verdict == "not compared"
+
+
+@pytest.mark.parametrize(
+    ("measure", "tolerance", "fast", "slow", "verdict"),
+    [
+        ("first", 0.0, 10.0, 11.0, "yes"),
+        ("first", 0.0, 11.0, 10.0, "no"),
+        ("last", 0.5, 16.0, 10.0, "yes"),
+        ("last", 0.5, 14.0, 10.0, "no"),
+        ("last", 0.5, None, 10.0, "yes"),  # it never got there
+        ("similar", 0.1, 10.0, 10.9, "yes"),
+        ("similar", 0.1, 10.0, 11.1, "no"),
+    ],
+)
+def test_orders(
+    measure: str, tolerance: float, fast: float | None, slow: float, verdict: str
+) -> None:
+    found = timed([fast] * 3, [slow] * 3)
+    assert row(found, measure, at=FAST, others=("slow",), tolerance=tolerance).verdict == verdict
+
+
+COUNT = Axis("tasks", "x", ("2", "4"))
+
+
+def swept(times: Mapping[Key, float]) -> Chapter:
+    cells: Cells = {key: [{"a": task(time)}] * 3 for key, time in times.items()}
+    return chapter([COUNT, SERIES], cells)
+
+
+def test_gains_along_an_axis() -> None:
+    grows = swept({("2", "fast"): 90, ("2", "slow"): 100, ("4", "fast"): 80, ("4", "slow"): 100})
+    found = row(grows, "growing-gain", at=FAST, over=SLOW, along="tasks")
+    assert (found.ours, found.verdict) == ("2: 10.0 %, 4: 20.0 %", "yes")
+    back = row(grows, "growing-gain", at=FAST, over=SLOW, along="tasks", backwards=True)
+    assert back.verdict == "no"
+    largest = row(grows, "largest-gain", at=FAST, over=SLOW, paper=20.0)
+    assert largest.ours == "20.0 ± 0.0 %"
+    assert largest.note.startswith("at 4; ")
+
+
+def test_the_largest_of_gains_that_are_partly_there_is_no_verdict() -> None:
+    half = swept({("2", "fast"): 90, ("2", "slow"): 100})
+    half = replace(half, places={**half.places, ("4", "fast"): "x", ("4", "slow"): "y"})
+    assert row(half, "largest-gain", at=FAST, over=SLOW, paper=10.0).verdict == "partly run"
+
+
+def test_the_best_of_a_sweep() -> None:
+    axis = Axis("k", "x", ("5", "30", "100"))
+    times = {"5": [50.0, 52.0, 54.0], "30": [40.0, 42.0, 44.0], "100": [41.0, 43.0, 45.0]}
+    cells: Cells = {(k,): [{"a": task(time)} for time in each] for k, each in times.items()}
+    found = chapter([axis], cells)
+    assert row(found, "best", along="k", paper=30.0).verdict == "yes"
+    assert row(found, "best", along="k", paper=100.0).verdict == "yes"  # seeds cannot tell
+    worse = row(found, "best", along="k", paper=5.0)
+    assert (worse.ours, worse.verdict) == ("30", "no")
+
+
+def test_requests_are_averaged_over_time_until_the_first_task_is_done() -> None:
+    moved = task(40.0, requests=((0.0, 10), (5.0, 4), (30.0, 99)))
+    cells: Cells = {("fast",): [{"a": moved, "b": task(20.0)}] * 3, ("slow",): [{"a": task()}] * 3}
+    found = row(chapter([SERIES], cells), "fewer", at=FAST, task="a")
+    assert found.ours == "5.5 ± 0.0 of 10"  # 10 for 5 of 20, then 4
+    assert found.verdict == "yes"
+
+
+def test_final_values_and_steadiness() -> None:
+    cells: Cells = {
+        ("fast",): [{"a": task(final=0.80, swing=0.01)}] * 3,
+        ("slow",): [{"a": task(final=0.79, swing=0.03)}] * 3,
+    }
+    found = chapter([SERIES], cells)
+    same = row(found, "equal-final", at=FAST, over=SLOW, tolerance=0.02)
+    assert (same.ours, same.verdict) == ("80.0 ± 0.0 % against 79.0 ± 0.0 %", "yes")
+    assert row(found, "higher-final", at=FAST, over=SLOW, tolerance=0.02).verdict == "no"
+    assert row(found, "higher-final", at=FAST, over=SLOW).verdict == "yes"
+    assert row(found, "steadier", at=FAST, over=SLOW).verdict == "yes"
+    assert row(found, "steadier", at=SLOW, over=FAST).verdict == "no"
+
+
+def test_time_in_proportion_to_the_number_of_tasks() -> None:
+    def study(ends: Mapping[str, float]) -> Chapter:
+        cells: Cells = {
+            (count,): [{str(n): task() for n in range(int(count))}] * 3 for count in ends
+        }
+        found = chapter([COUNT], cells)
+        runs = {
+            key: {seed: replace(run, finish_time=ends[key[0]]) for seed, run in by_seed.items()}
+            for key, by_seed in found.runs.items()
+        }
+        return replace(found, runs=runs)
+
+    assert row(study({"2": 100, "4": 210}), "linear", along="tasks", tolerance=0.1).verdict == "yes"
+    assert row(study({"2": 100, "4": 120}), "linear", along="tasks", tolerance=0.1).verdict == "no"
+
+
+def test_a_run_of_several_tasks_takes_as_long_as_its_last_or_their_mean() -> None:
+    cells: Cells = {
+        ("fast",): [{"a": task(10.0), "b": task(30.0)}] * 3,
+        ("slow",): [{"a": task()}] * 3,
+    }
+    found = chapter([SERIES], cells)
+    assert row(found, "time", at=FAST).ours == "30.0 ± 0.0"
+    assert row(replace(found, per_run="mean"), "time", at=FAST).ours == "20.0 ± 0.0"
+    assert row(found, "time", at=FAST, task="a").ours == "10.0 ± 0.0"
