@@ -4,6 +4,7 @@
 #   make test-all   the same, with the long tests and those on the real data sets
 #   make test-data  only the tests on the real data sets
 #   make test-cuda  only the tests that need a CUDA device
+#   make chaos      every fault that a federation must survive, with real processes
 #   make bench      speed of the control plane and simulator, training switched off
 #   make reproduce  every experiment of the paper that is not in results/ yet; about two hours on an
 #                   H200-class GPU (estimated), not to be tried without one; it can be interrupted
@@ -15,7 +16,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
+.PHONY: help setup demo test chaos test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -26,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "==> Making $(VENV) and installing fedast with its pinned dependencies (a few minutes)"
 	@$(PYTHON) -c 'import sys; sys.exit("fedast needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hf]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hf,deploy]'
 	@touch $(STAMP)
 
 demo: $(STAMP)
@@ -46,11 +47,15 @@ test: lint
 
 test-all: lint
 	@echo "==> All tests: the long ones and those on the real data sets too"
-	$(BIN)/python -m pytest -n 2 -m 'not cuda'
+	$(BIN)/python -m pytest -n 2 -m 'not cuda and not chaos'
 
 test-data: $(STAMP)
 	@echo "==> Tests on the real data sets, which are fetched once (about 200 MB)"
 	$(BIN)/python -m pytest -n 2 -m data
+
+chaos: $(STAMP)
+	@echo "==> Faults: killed clients and servers, cut links, full disks, bad uploads"
+	$(BIN)/python -m pytest -m 'chaos or not chaos' -s tests/deploy/test_chaos.py
 
 test-cuda: $(STAMP)
 	@echo "==> The exactness tests on a CUDA device"

@@ -24,6 +24,7 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
     """Turn what users can get wrong into one line; anything else is a bug and shows as one."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        from fedast.deploy.transport import TransportError
         from fedast.experiments.load import ConfigError
         from fedast.learn.data.cache import DataError
         from fedast.learn.task import BadTask, TrainingFailed
@@ -34,6 +35,12 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(*args, **kwargs)
         except (ConfigError, BadTask, BadInputFile, DataError, UnusableFolder) as error:
             fail(str(error))
+        except TransportError as error:
+            fail(str(error), status=1)
+        except ModuleNotFoundError as error:
+            if error.name not in ("nats", "cryptography", "prometheus_client"):
+                raise
+            fail(f"{error.name} is missing; install fedast[deploy]")
         except TrainingFailed as error:
             fail(f"{error}\na run with checkpoints can go on: fedast run --resume DIR", status=1)
         except OSError as error:  # a full disk, a folder that went away
@@ -294,6 +301,118 @@ def report(folder: str, names: tuple[str, ...], **options: Any) -> None:
     from fedast.cli import reproduce as command
 
     command.report(folder, names, **options)
+
+
+@cli.group()
+def federation() -> None:
+    """Set up and run a real federation over NATS JetStream."""
+
+
+@federation.command(name="init")
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--clients", default=8, show_default=True, type=click.IntRange(1, 100_000),
+              help="How many clients get a key.")  # fmt: skip
+@click.option("--config", type=click.Path(dir_okay=False),
+              help="What to train; default: two small embedded tasks.")  # fmt: skip
+@click.option("--host", "hosts", multiple=True, default=("localhost", "127.0.0.1"),
+              help="Names and addresses of the NATS server, for its certificate.")  # fmt: skip
+@click.option("--port", default=4222, show_default=True, type=click.IntRange(1, 65535))
+@guarded
+def federation_init(folder: str, **options: Any) -> None:
+    """Make FOLDER with an authority, keys for everybody, and all configuration."""
+    from fedast.cli.federation import init
+
+    init(folder, **options)
+
+
+@federation.command(name="up")
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--local", type=click.IntRange(min=0),
+              help="So many of the clients on this machine; default: all.")  # fmt: skip
+@click.option("--detach", is_flag=True, help="Leave everything running in the background.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only the end result.")
+@guarded
+def federation_up(folder: str, **options: Any) -> None:
+    """Start nats-server, the FedAST server and clients; go on where they were before."""
+    from fedast.cli.federation import up
+
+    up(folder, **options)
+
+
+@federation.command(name="down")
+@click.argument("folder", type=click.Path(file_okay=False))
+@guarded
+def federation_down(folder: str) -> None:
+    """End everything that `up --detach` started."""
+    from fedast.cli.federation import down
+
+    down(folder)
+
+
+@federation.command(name="status")
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@guarded
+def federation_status(folder: str, as_json: bool) -> None:
+    """Say what is running and how far it is."""
+    from fedast.cli.federation import status
+
+    status(folder, as_json)
+
+
+@federation.command(name="logs")
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.argument("name", required=False)
+@click.option("--lines", default=20, show_default=True, type=click.IntRange(min=1))
+@guarded
+def federation_logs(folder: str, name: str | None, lines: int) -> None:
+    """Show the last lines of the logs: nats, server, client-0, ..."""
+    from fedast.cli.federation import logs
+
+    logs(folder, name, lines)
+
+
+@cli.command()
+@click.argument("config", type=click.Path(dir_okay=False))
+@click.option("--server", "servers", multiple=True, required=True, metavar="URL",
+              help="Where nats-server is, such as tls://host:4222; repeatable.")  # fmt: skip
+@click.option("--creds", required=True, type=click.Path(file_okay=False),
+              help="Folder with the server's keys.")  # fmt: skip
+@click.option("--out", required=True, type=click.Path(file_okay=False),
+              help="Folder for records and the diary; one that is there is taken up.")  # fmt: skip
+@click.option("--quiet", "-q", is_flag=True, help="Print only the end result.")
+@guarded
+def serve(config: str, **options: Any) -> None:
+    """Run the FedAST server of a federation with the tasks of CONFIG."""
+    from fedast.cli.federation import serve as go
+
+    go(config, **options)
+
+
+@cli.command()
+@click.argument("config", type=click.Path(dir_okay=False))
+@click.option("--server", "servers", multiple=True, required=True, metavar="URL",
+              help="Where nats-server is, such as tls://host:4222; repeatable.")  # fmt: skip
+@click.option("--creds", required=True, type=click.Path(file_okay=False),
+              help="Folder with this client's keys.")  # fmt: skip
+@guarded
+def client(config: str, **options: Any) -> None:
+    """Take part in a federation with this machine's own data."""
+    from fedast.cli.federation import run_client
+
+    run_client(config, **options)
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.argument("verb", type=click.Choice(["status", "pause", "resume", "stop", "add", "halt"]))
+@click.argument("task", default="")
+@guarded
+def ctl(folder: str, verb: str, task: str) -> None:
+    """Give the server of the federation in FOLDER an order; stop and add name a TASK."""
+    from fedast.cli.federation import control
+
+    control(folder, verb, task)
 
 
 @cli.command(name="list")

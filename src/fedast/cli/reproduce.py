@@ -17,6 +17,7 @@ from rich.padding import Padding
 from fedast.cli.running import interruptible, prepare_data
 from fedast.experiments.batch import Interrupted, default_jobs
 from fedast.experiments.build import pick_device
+from fedast.experiments.load import ConfigError
 from fedast.experiments.reproduce import (
     Job,
     Manifest,
@@ -27,8 +28,9 @@ from fedast.experiments.reproduce import (
     jobs_of,
     manifest,
     stored_runs,
+    studies_with_runs,
 )
-from fedast.experiments.study import Scale, find_studies, studies
+from fedast.experiments.study import Scale, Study, find_studies, studies
 from fedast.records.run import RunResult, write_atomically
 from fedast.report.chapter import Chapter
 
@@ -51,9 +53,9 @@ def list_studies(as_json: bool) -> None:
     for entry in entries:
         apart = "" if entry["in_all"] else "; not among all"
         console.print(f"[bold]{entry['name']}[/bold]  {entry['title']}")
-        text = f"the paper's {entry['where']}; {entry['runs']} runs{apart}"
+        text = f"{entry['where']}; {entry['runs']} runs{apart}"
         console.print(Padding(text, (0, 0, 0, 4)))
-    console.print("Experiments share some of their runs (runs are with three seeds each).")
+    console.print("Experiments share some of their runs.")
 
 
 def reproduce(
@@ -71,7 +73,11 @@ def reproduce(
     quiet: bool,
 ) -> None:
     folder = Path(out or ("results" if scale == "full" else "results-quick"))
+    if any(setting.partition("=")[0].strip() == "seed" for setting in settings):
+        raise ConfigError("--set", "seeds are the study's own; --seeds says how many")
     chosen = find_studies(names)
+    if scale == "full" and "all" in names:
+        chosen = _with_data(chosen, names)
     check_only(chosen, only)
     wanted = jobs_of(chosen, scale, seeds, settings=settings, only=only)
     have = {} if again else stored_runs(folder)
@@ -91,7 +97,30 @@ def reproduce(
         prepare_data([job.config for job in missing], offline)
         at_a_time = jobs or (1 if pick_device("auto") == "cuda" else default_jobs())
         _carry_out(missing, folder, scale, at_a_time, console, quiet)
-    click.echo(f"Results: {folder}. Now: fedast report {folder}")
+    named = " ".join(study.source for study in chosen if study.source.endswith(".toml"))
+    click.echo(f"Results: {folder}. Now: fedast report {folder} {named}".rstrip() + "\n", nl=False)
+
+
+def _with_data(chosen: Sequence[Study], names: Sequence[str]) -> list[Study]:
+    """Of ``all``, those whose data can be had without the user's help."""
+    from fedast.learn.data.cache import find
+    from fedast.learn.data.datasets import DATASETS
+    from fedast.learn.presets import PRESETS
+
+    kept = []
+    for study in chosen:
+        uses = {task.use for cell in study.cells() for task in cell.config(0, "full").tasks}
+        needed = {name for use in uses if use in PRESETS for name in PRESETS[use].datasets}
+        lacking = [name for name in needed if DATASETS[name].package is None and find(name) is None]
+        if lacking and study.source not in names:
+            click.echo(
+                f"{study.name} is left out: its data, {', '.join(lacking)}, must come from you "
+                f"(fedast data fetch {lacking[0]} --source FOLDER)",
+                err=True,
+            )
+        else:
+            kept.append(study)
+    return kept
 
 
 def _carry_out(
@@ -99,6 +128,11 @@ def _carry_out(
     quiet: bool,
 ) -> None:  # fmt: skip
     began, count = time.monotonic(), 0
+    failures: list[str] = []
+
+    def failed(job: Job, error: Exception) -> None:
+        failures.append(job.label)
+        click.echo(f"failed: {job.label}: {error}", err=True)
 
     def done(job: Job, result: RunResult) -> None:
         nonlocal count
@@ -117,12 +151,17 @@ def _carry_out(
 
     with interruptible() as stop:
         try:
-            carry_out(missing, folder, scale, at_a_time=at_a_time, done=done, stop=stop)
+            carry_out(
+                missing, folder, scale, at_a_time=at_a_time, done=done, failed=failed, stop=stop
+            )
         except Interrupted:
             click.echo(
                 f"interrupted; {count} runs are kept, the same command goes on from here", err=True
             )
             sys.exit(130)
+    if failures:
+        click.echo(f"{len(failures)} of {len(missing)} runs failed; the others are kept", err=True)
+        sys.exit(1)
 
 
 def _span(seconds: float) -> str:
@@ -140,11 +179,8 @@ def report(
 
     place = Path(folder)
     kind = manifest(place)
-    chosen = [
-        chapter
-        for chapter in chapters(find_studies(names or ("all",)), place, kind.scale, kind.settings)
-        if names or kind.scale == "full" or any(chapter.runs.values())
-    ]
+    wanted = find_studies(names) if names else studies_with_runs(place, kind.scale, kind.settings)
+    chosen = list(chapters(wanted, place, kind.scale, kind.settings))
     if as_json:
         table = [
             {"experiment": chapter.name, **asdict(row)}
@@ -156,10 +192,14 @@ def report(
     for path in map(Path, update):
         text = path.read_text(encoding="utf-8")
         back = os.path.relpath(place, path.parent)
-        for marker, short in (("results", False), ("results-short", True)):
-            text = between_markers(
-                text, marker, markdown_table(chosen, short=short, folder=Path(back).as_posix())
-            )
+        short = "<!-- results-short -->" in text
+        table_text = markdown_table(chosen, short=short, folder=Path(back).as_posix())
+        try:
+            text = between_markers(text, "results-short" if short else "results", table_text)
+        except (KeyError, ValueError):
+            raise ConfigError(
+                "--update", f"{path} has no <!-- results --> and <!-- /results --> in it"
+            ) from None
         write_atomically(path, text)
         click.echo(f"Updated: {path}")
     if page:

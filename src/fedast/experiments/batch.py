@@ -59,15 +59,18 @@ def run_batch(
     overwrite: bool = False,
     progress: Callable[[Pulse], None] = lambda pulse: None,
     done: Callable[[int, RunResult], None] = lambda number, result: None,
+    failed: Callable[[int, Exception], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[RunResult]:
     """Carry out all runs and give their results in order; ``Interrupted`` if ``stop`` says so.
 
-    ``done`` gets each result as soon as it is there.
+    ``done`` gets each result as soon as it is there. With ``failed``, which gets the errors, a run
+    that fails does not end the others, and has no place among the results.
     """
     context = multiprocessing.get_context("spawn")
     halt, pulses = context.Event(), context.SimpleQueue()
     results: dict[int, RunResult] = {}
+    failures: set[int] = set()
     workers = min(jobs, len(runs))
     with ProcessPoolExecutor(
         workers, context, initializer=_enter_worker, initargs=(halt, pulses)
@@ -80,13 +83,18 @@ def run_batch(
                 for number, run in enumerate(runs)
             }
         try:
-            while len(results) < len(runs):
+            while len(results) + len(failures) < len(runs):
                 if stop():
                     raise Interrupted
                 while not pulses.empty():
                     progress(pulses.get())
                 for future in [f for f in futures if f.done()]:
                     number = futures.pop(future)
+                    error = future.exception()
+                    if isinstance(error, Exception) and failed is not None:
+                        failures.add(number)
+                        failed(number, error)
+                        continue
                     results[number] = future.result()
                     done(number, results[number])
                 time.sleep(0.05)
@@ -96,7 +104,7 @@ def run_batch(
             raise
         while not pulses.empty():
             progress(pulses.get())
-    return [results[number] for number in range(len(runs))]
+    return [results[number] for number in range(len(runs)) if number in results]
 
 
 def _alone(config: RunConfig, runs: int) -> RunConfig:

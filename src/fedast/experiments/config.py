@@ -452,6 +452,38 @@ class Compute(Section):
     """CPU threads of one run, for serial training and all that is not training."""
 
 
+class FederationConfig(Section):
+    """A real federation: ``fedast serve`` and ``fedast client``. Times are in seconds."""
+
+    min_clients: int = Field(1, ge=1)
+    """Clients that must be there before it begins."""
+    lease: float = Field(30.0, gt=0)
+    """Without a sign of life for so long, a client is gone and its requests go to others."""
+    request_timeout: float = Field(3600.0, gt=0)
+    """In which a client that is there must answer a request."""
+    redeliver_after: float = Field(30.0, ge=1)
+    """A request that nobody works on is handed out again after so long."""
+    commit_every: float = Field(1.0, ge=0)
+    """Between commits of the server's diary."""
+    norm_bound: float | None = Field(None, gt=0)
+    """Updates with a larger norm are invalid."""
+    half_uploads: bool = False
+    """Whether clients upload in half precision."""
+    evaluate: Literal["server", "clients"] = "server"
+    """Where models are evaluated: on the task's test set, or on points that clients hold back."""
+    evaluators: int = Field(5, ge=1)
+    """Clients that evaluate a model; their numbers of points are their weights."""
+    holdout: float = Field(0.2, gt=0, lt=1)
+    """The part of its points that a client holds back where clients evaluate."""
+    strikes: int = Field(3, ge=1)
+    """Invalid uploads after which a client is quarantined."""
+    metrics_port: int | None = Field(None, ge=1, le=65535)
+    """Where Prometheus finds /metrics on this machine; default: nowhere."""
+    data: dict[str, str] = {}
+    """A client's own data by task: package.module:function of its number, giving inputs and labels.
+    Default: its part of the task's own partition."""
+
+
 class RunConfig(Section):
     """A whole configuration file."""
 
@@ -463,4 +495,5 @@ class RunConfig(Section):
     """Settings of other algorithms, used when a comparison switches to one of them."""
     simulation: Simulation = Simulation()
     compute: Compute = Compute()
+    federation: FederationConfig = FederationConfig()
     tasks: tuple[TaskConfig, ...] = Field(min_length=1)

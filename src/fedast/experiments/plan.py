@@ -14,6 +14,7 @@ from fedast.experiments.config import (
     AsyncConfig,
     Centralized,
     FedASTNoBuffer,
+    SequentialFedAvg,
     Simulation,
     SyncST,
 )
@@ -64,6 +65,10 @@ def plan(
             raise ConfigError(
                 "algorithm.selection",
                 "needs simulation.availability active_cap: elsewhere all who can take part do",
+            )
+        case SequentialFedAvg() if simulation.until != "each":
+            raise ConfigError(
+                "simulation.until", 'must be "each": the next task begins when one has ended'
             )
         case _:
             pass

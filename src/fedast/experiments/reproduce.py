@@ -18,16 +18,18 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fedast.experiments.batch import BatchRun, Pulse, run_batch
-from fedast.experiments.build import pick_device
+from fedast.experiments.build import Device, pick_device
 from fedast.experiments.config import AsyncConfig, RunConfig
 from fedast.experiments.load import ConfigError, load, nearest
 from fedast.experiments.resolve import resolve
-from fedast.experiments.study import Cell, Scale, Study, slug
+from fedast.experiments.study import Cell, Scale, Study, slug, studies
 from fedast.records import toml
 from fedast.records.compact import CompactRun, read, write
 from fedast.records.run import RunResult, UnusableFolder, write_atomically
 from fedast.report.chapter import Axis, Chapter, Claim
 
+_MORE_SEEDS = 20
+"""A report uses more seeds than a study asks for, if there are any, up to so many."""
 MANIFEST = "reproduction.json"
 """In a results folder: the scale and the settings that all its runs have in common."""
 
@@ -52,12 +54,12 @@ class Job:
 
 def identity(config: RunConfig) -> str:
     """What makes two runs the same run: everything but where and how it is computed."""
-    table = config.model_dump(mode="json", exclude={"compute", "algorithms", "path"})
+    table = config.model_dump(mode="json", exclude={"compute", "federation", "algorithms", "path"})
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
 
 def jobs_of(
-    studies: Sequence[Study],
+    chosen: Sequence[Study],
     scale: Scale,
     seeds: int | None = None,
     *,
@@ -67,7 +69,7 @@ def jobs_of(
     """All runs of the studies, each once; ``only`` those whose cells have all these labels."""
     found: dict[str, Job] = {}
     wanted = {slug(label) for label in only}
-    for study in studies:
+    for study in chosen:
         first = study.config.first_seed
         for seed in range(first, first + (seeds or study.config.seeds)):
             for cell in study.cells():
@@ -134,11 +136,11 @@ def manifest(folder: Path) -> Manifest:
         raise UnusableFolder(f"{folder}: holds no results of fedast reproduce") from error
 
 
-def machine() -> dict[str, str]:
-    """What runs are carried out on."""
+def machine(wanted: Device, at_a_time: int) -> dict[str, str]:
+    """What runs are carried out on; ``at_a_time`` says how many of them share it."""
     import torch
 
-    if pick_device("auto") == "cuda":
+    if pick_device(wanted) == "cuda":
         device = torch.cuda.get_device_name()
     else:
         device = f"CPU, {os.cpu_count()} cores"
@@ -147,6 +149,7 @@ def machine() -> dict[str, str]:
         "python": platform.python_version(),
         "torch": torch.__version__.split("+")[0],
         "fedast": version("fedast") if _installed() else "from source",
+        "at_a_time": str(at_a_time),
     }
 
 
@@ -168,18 +171,21 @@ def carry_out(
     at_a_time: int,
     progress: Callable[[Pulse], None] = lambda pulse: None,
     done: Callable[[Job, RunResult], None] = lambda job, result: None,
+    failed: Callable[[Job, Exception], None],
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run what is given and keep each result as soon as it is there."""
-    on = machine()
+    on = machine(jobs[0].config.compute.device, min(at_a_time, len(jobs)))
 
     def keep(number: int, result: RunResult) -> None:
         job = jobs[number]
         if result.interrupted:
+            if not stop():  # it was not us: no client would ever be available again, say
+                failed(job, RuntimeError("it ended before its tasks did"))
             return
-        path = folder / f"{job.place}.json"
+        path = folder / f"{_free_place(folder, job)}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        table = job.config.model_dump(mode="json", exclude={"algorithms", "compute"})
+        table = job.config.model_dump(mode="json", exclude={"algorithms", "compute", "federation"})
         write_atomically(path.with_suffix(".toml"), toml.dumps(table))
         write(path, compacted(job, result, scale, on))
         done(job, result)
@@ -189,8 +195,18 @@ def carry_out(
         jobs=at_a_time,
         progress=progress,
         done=keep,
+        failed=lambda number, error: failed(jobs[number], error),
         stop=stop,
     )
+
+
+def _free_place(folder: Path, job: Job) -> str:
+    """The run's place, or one beside it if another run has that."""
+    config = folder / f"{job.place}.toml"
+    if config.is_file() and identity(resolve(load(config), config.parent)) != job.identity:
+        head, _, tail = job.place.rpartition("/")
+        return f"{head}-{job.identity[:8]}/{tail}"
+    return job.place
 
 
 def compacted(job: Job, result: RunResult, scale: Scale, on: Mapping[str, str]) -> CompactRun:
@@ -208,12 +224,23 @@ def compacted(job: Job, result: RunResult, scale: Scale, on: Mapping[str, str]) 
 
 
 def chapters(
-    studies: Sequence[Study], folder: Path, scale: Scale, settings: Sequence[str] = ()
+    chosen: Sequence[Study], folder: Path, scale: Scale, settings: Sequence[str] = ()
 ) -> Iterator[Chapter]:
     """What a results folder has to say about each study."""
     stored = stored_runs(folder)
-    for study in studies:
+    for study in chosen:
         yield _chapter(study, stored, scale, settings)
+
+
+def studies_with_runs(folder: Path, scale: Scale, settings: Sequence[str]) -> list[Study]:
+    """Those of the paper, and of the others those of which something has been run."""
+    stored = stored_runs(folder)
+    return [
+        study
+        for study in studies().values()
+        if (scale == "full" and not study.config.optional)
+        or any(job.identity in stored for job in jobs_of([study], scale, settings=settings))
+    ]
 
 
 def _chapter(
@@ -221,14 +248,18 @@ def _chapter(
 ) -> Chapter:
     runs: dict[tuple[str, ...], dict[int, CompactRun]] = {}
     places, targets = {}, {}
-    first = study.config.first_seed
+    first, seeds = study.config.first_seed, study.config.seeds
+    wanted: set[str] = set()
     for cell in study.cells():
         config = cell.config(first, scale, settings)
         targets[cell.key] = {task.name or task.use: task.target for task in config.tasks}
         places[cell.key] = f"{study.name}/{cell.slug}"
         found = {}
-        for seed in range(first, first + study.config.seeds):
-            run = stored.get(identity(config.model_copy(update={"seed": seed})))
+        for seed in range(first, first + max(seeds, _MORE_SEEDS)):
+            key = identity(config.model_copy(update={"seed": seed}))
+            run = stored.get(key)
+            if seed < first + seeds:
+                wanted.add(key)
             if run is not None:
                 found[seed] = run.run
                 places[cell.key] = run.place.rpartition("/")[0]
@@ -256,12 +287,15 @@ def _chapter(
         seeds=study.config.seeds,
         figures=study.config.figures,
         comparable=scale == "full",
+        count=(len(wanted & stored.keys()), len(wanted)),
+        source=study.source,
+        settings=tuple(settings),
     )
 
 
-def check_only(studies: Sequence[Study], only: Sequence[str]) -> None:
+def check_only(chosen: Sequence[Study], only: Sequence[str]) -> None:
     """Say so if a label is none, or if no cell has them all."""
-    labels = {value.label for study in studies for axis in study.axes for value in axis.values}
+    labels = {value.label for study in chosen for axis in study.axes for value in axis.values}
     known = {slug(label): label for label in labels}
     for label in only:
         if slug(label) not in known:
@@ -269,7 +303,7 @@ def check_only(studies: Sequence[Study], only: Sequence[str]) -> None:
             raise ConfigError("--only", f"no run has the label {label!r}{close}")
     if not any(
         set(map(slug, only)) <= set(map(slug, cell.key))
-        for study in studies
+        for study in chosen
         for cell in study.cells()
     ):
         raise ConfigError("--only", f"no run has all of these labels: {', '.join(only)}")

@@ -117,6 +117,8 @@ class Study:
     name: str
     config: StudyConfig
     base: Mapping[str, Any]
+    source: str
+    """How it is called on a command line."""
 
     @property
     def axes(self) -> tuple[AxisConfig, ...]:
@@ -194,13 +196,16 @@ def find_studies(names: Sequence[str]) -> list[Study]:
         elif name in known:
             found[name] = known[name]
         elif name.endswith(".toml"):
-            found[name] = load_study(Path(name))
+            own = load_study(Path(name), name)
+            if own.name in known:
+                raise ConfigError("", f"is called as one of the paper's; rename it: {name}")
+            found[name] = own
         else:
             raise ConfigError("", f"there is no study {name!r}{nearest(name, [*known, 'all'])}")
     return list(found.values())
 
 
-def load_study(path: Path) -> Study:
+def load_study(path: Path, source: str | None = None) -> Study:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         config = StudyConfig.model_validate(_tuples(table))
@@ -219,7 +224,7 @@ def load_study(path: Path) -> Study:
             raise ConfigError("like", f"there is no study {config.like!r}", str(path))
         base = _copied(load_study(Path(str(other))).base)
     merge(base, config.base)
-    study = Study(path.stem, config, base)
+    study = Study(path.stem, config, base, source or path.stem)
     _check(study, str(path))
     return study
 
@@ -232,7 +237,23 @@ def _check(study: Study, source: str) -> None:
     for name, labels in axes.items():
         if len(set(map(slug, labels))) < len(labels):
             raise ConfigError(f"axes.{name}", "two of its values are called the same", source)
+    roles = [axis.role for axis in study.axes]
+    if len(set(roles)) < len(roles):
+        raise ConfigError("axes", "two axes have the same role", source)
+    if any(kind.startswith("sweep") for kind in study.config.figures) and "x" not in roles:
+        raise ConfigError("figures", "a sweep needs an axis with role x", source)
+    tasks = {task.name for cell in study.cells() for task in cell.config(0, "full").tasks}
     for entry in study.config.reported:
+        needs = _NEEDS.get(entry.measure, "")
+        if needs == "along" and entry.along is None:
+            raise ConfigError(entry.what, f"{entry.measure} needs along, an axis", source)
+        if needs == "series" and "series" not in roles:
+            raise ConfigError(entry.what, f"{entry.measure} needs an axis of series", source)
+        if needs == "task" and entry.task is None:
+            raise ConfigError(entry.what, f"{entry.measure} needs a task", source)
+        if entry.task is not None and entry.task not in tasks:
+            close = nearest(entry.task, sorted(name for name in tasks if name))
+            raise ConfigError(entry.what, f"no task {entry.task!r}{close}", source)
         for name, label in [*entry.at.items(), *entry.over.items()]:
             if name not in axes:
                 raise ConfigError(entry.what, f"no axis {name!r}{nearest(name, axes)}", source)
@@ -247,6 +268,16 @@ def _check(study: Study, source: str) -> None:
                 raise ConfigError(entry.what, f"no value {label!r}{nearest(label, series)}", source)
         if entry.along is not None and entry.along not in axes:
             raise ConfigError(entry.what, f"no axis {entry.along!r}", source)
+        if entry.measure not in ("largest-gain", "positive-gain"):
+            for name in set(axes) - {*entry.at, entry.along}:
+                if len(axes[name]) > 1:
+                    raise ConfigError(entry.what, f"at does not say which {name}", source)
+
+
+_NEEDS: Mapping[str, str] = {
+    "best": "along", "linear": "along", "growing-gain": "along", "falling-rounds": "along",
+    "first": "series", "last": "series", "similar": "series", "fewer": "task",
+}  # fmt: skip
 
 
 # --- from tables to a configuration -------------------------------------------------------------

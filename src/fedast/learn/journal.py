@@ -28,6 +28,10 @@ class Journal:
         self._given = None if answers is None else iter(answers)
         self.answers: list[float] = []
 
+    def repeat(self, answers: Sequence[float]) -> None:
+        """Give these answers from now on, until ``go_live``."""
+        self._given = iter(answers)
+
     def go_live(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """The replay is over: what was answered so far led to these tensors."""
         self._given = None
@@ -46,7 +50,7 @@ class Journal:
 
     def training_loss(self, request: RequestId, task: TaskName) -> float:
         if self._given is not None:
-            return self._repeat()
+            return self._next()
         return self._note(self._learner.training_loss(request, task))
 
     def aggregate(
@@ -62,12 +66,12 @@ class Journal:
 
     def variance(self, task: TaskName) -> float:
         if self._given is not None:
-            return self._repeat()
+            return self._next()
         return self._note(self._learner.variance(task))
 
     def evaluate(self, task: TaskName) -> Evaluation:
         if self._given is not None:
-            return Evaluation(self._repeat(), self._repeat())
+            return Evaluation(self._next(), self._next())
         found = self._learner.evaluate(task)
         return Evaluation(self._note(found.metric), self._note(found.loss))
 
@@ -75,6 +79,6 @@ class Journal:
         self.answers.append(answer)
         return answer
 
-    def _repeat(self) -> float:
+    def _next(self) -> float:
         assert self._given is not None
         return self._note(next(self._given))

@@ -15,7 +15,7 @@ from typing import TypeAlias, final
 import torch
 
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
-from fedast.learn.metrics import METRICS
+from fedast.learn.measuring import measure
 from fedast.learn.points import Points
 from fedast.learn.port import Evaluation
 from fedast.learn.server.calibration import NoRoom
@@ -55,13 +55,17 @@ class TorchLearner:
         device: torch.device,
         variance_window: int,
         trainer: MakeTrainer = SerialTrainer,
+        remote: bool = False,
     ) -> None:
+        """``remote``: nothing is trained here; ``receive`` brings updates before they are needed,
+        and versions that went out are kept by whoever sent them."""
         moved: dict[int, Points] = {}
         self._device = device
         self._test_batch = _TEST_BATCH[device.type]
         self._benches = {task.name: Workbench.build(task, seed, device, moved) for task in tasks}
         self._trainer = trainer(self._benches, seed)
         self._window = variance_window
+        self._remote = remote
         self._stores = {
             name: VersionStore(bench.model.read()) for name, bench in self._benches.items()
         }
@@ -90,9 +94,14 @@ class TorchLearner:
     def dispatch(
         self, request: RequestId, task: TaskName, client: ClientId, version: Version
     ) -> None:
-        self._stores[task].retain(version)
         self._pending[request] = _Pending(client, version)
-        self._waiting[task][request] = None
+        if not self._remote:
+            self._stores[task].retain(version)
+            self._waiting[task][request] = None
+
+    def receive(self, request: RequestId, update: Update) -> None:
+        """The update of a request has come from where it was trained."""
+        self._pending[request].update = update
 
     def accept(self, request: RequestId, task: TaskName) -> None:
         if self._window == 0:
@@ -152,15 +161,15 @@ class TorchLearner:
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Put the tensors of ``state`` in place, where the books are as they were then."""
+        for request, pending in self._pending.items():
+            if f"update.{request}" in tensors:
+                delta = tensors[f"update.{request}"].to(self._device)
+                pending.update = Update(delta, tensors[f"loss.{request}"].to(self._device))
         for number, (name, store) in enumerate(self._stores.items()):
             for request in list(self._waiting[name]):
-                if f"update.{request}" in tensors:
-                    pending = self._pending[request]
-                    delta = tensors[f"update.{request}"].to(self._device)
-                    loss = tensors[f"loss.{request}"].to(self._device)
-                    pending.update = Update(delta, loss)
+                if self._pending[request].update is not None:
                     del self._waiting[name][request]
-                    store.release(pending.version)
+                    store.release(self._pending[request].version)
             for version in store.versions():
                 store.put(version, tensors[f"{number}.version.{version}"].to(self._device))
             prefix = f"{number}.server."
@@ -190,7 +199,8 @@ class TorchLearner:
     def _measure(self, task: TaskName, points: Points) -> Evaluation:
         while True:
             try:
-                return self._try_to_measure(task, points)
+                self.module(task)  # the newest model into the working copy
+                return measure(self._benches[task], points, self._test_batch)
             except torch.OutOfMemoryError:
                 if self._test_batch < 2:
                     raise TrainingFailed(
@@ -199,21 +209,6 @@ class TorchLearner:
                     ) from None
             torch.cuda.empty_cache()
             self._test_batch //= 2
-
-    @torch.no_grad()
-    def _try_to_measure(self, task: TaskName, points: Points) -> Evaluation:
-        bench, metric = self._benches[task], METRICS[self._benches[task].task.metric]
-        module = self.module(task)
-        count, batch = len(points), self._test_batch
-        sums = torch.zeros(2, dtype=torch.float64, device=self._device)  # metric, loss
-        for indices in torch.split(torch.arange(count, device=self._device), batch):
-            inputs, labels = points.batch(indices)
-            outputs = module(inputs)
-            loss = bench.loss(outputs, labels).double() * len(labels)
-            score = loss if metric.per_batch is None else metric.per_batch(outputs, labels)
-            sums += torch.stack([score.double(), loss])
-        score_sum, loss_sum = sums.tolist()  # the one point where the host waits for the device
-        return Evaluation(metric.finish(score_sum / count), loss_sum / count)
 
     def _serve(self, bench: Workbench, rate: float) -> Server:
         task, how = bench.task, bench.task.training
@@ -277,6 +272,6 @@ class TorchLearner:
         pending.uses -= 1
         if pending.uses == 0:
             del self._pending[request]
-            if pending.update is None:
+            if pending.update is None and not self._remote:
                 del self._waiting[task][request]
                 self._stores[task].release(pending.version)

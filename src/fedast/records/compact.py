@@ -66,6 +66,8 @@ class CompactRun:
         for name, task in result.tasks.items():
             curve = result.curves[name]
             counted = [p for p in curve if p.time <= final_at.get(name, float("inf"))][-FINAL:]
+            if task.finish_reason == "diverged":
+                counted = []
             reached = [p for p in curve if p.time == task.time_to_target]
             late = [p for p in curve if p.time >= result.finish_time / 2]
             steps = [abs(b.accuracy - a.accuracy) for a, b in itertools.pairwise(late)]

@@ -50,7 +50,7 @@ class RunResult:
     updates_per_second: float
     curves: Mapping[TaskName, tuple[Point, ...]] = field(repr=False)
     requests: Mapping[TaskName, tuple[tuple[float, int], ...]] = field(
-        default_factory=dict, repr=False
+        default_factory=dict, repr=False, compare=False
     )
     """Reallocations by task, times and new numbers; of a run in this process only."""
 
@@ -155,7 +155,7 @@ def write_result(folder: Path, result: RunResult) -> None:
 
 def write_atomically(path: Path, text: str) -> None:
     """The whole file or none of it."""
-    draft = path.with_name(path.name + ".part")
+    draft = path.with_name(f"{path.name}.{os.getpid()}.part")
     draft.write_text(text, encoding="utf-8")
     os.replace(draft, path)
 

@@ -67,8 +67,7 @@ def write_page(
 
 
 def summary(chapters: Sequence[Chapter]) -> str:
-    there = sum(chapter.count[0] for chapter in chapters)
-    wanted = sum(chapter.count[1] for chapter in chapters)
+    there, wanted = (sum(chapter.count[i] for chapter in chapters) for i in (0, 1))
     if not all(chapter.comparable for chapter in chapters):
         return f"{there} of {wanted} runs, at quick scale."
     rows = [row for chapter in chapters for row in chapter.rows()]
@@ -77,9 +76,9 @@ def summary(chapters: Sequence[Chapter]) -> str:
         for verdict in ("yes", "no", "partly run", "not run")
     }
     return (
-        f"{there} of {wanted} runs. Of {len(rows)} reported numbers and claims {counts['yes']} "
-        f"agree, {counts['no']} do not, {counts['partly run']} have been run in part, "
-        f"{counts['not run']} not at all."
+        f"{there} of {wanted} runs (some are in two experiments). Of {len(rows)} reported "
+        f"numbers and claims {counts['yes']} agree, {counts['no']} do not, "
+        f"{counts['partly run']} have been run in part, {counts['not run']} not at all."
     )
 
 
@@ -92,10 +91,10 @@ def verdict_text(row: Row, chapter: Chapter) -> str:
 def _verdict_rule() -> str:
     return (
         "<p class='lead'>Ours: mean ± standard deviation over seeds. A number agrees if it differs "
-        "from the paper's by no more than 2 s √(1/n + 1/k), with our deviation s over n seeds and "
-        "the paper's k runs; a claim agrees if it holds for the means. Gain: "
-        "(T<sub>baseline</sub> − T)/T<sub>baseline</sub>. Rows with fewer seeds than planned get "
-        "no verdict.</p>"
+        "from the paper's by no more than t s √(1/n + 1/k), with our deviation s over n seeds, "
+        "the paper's k runs and Student's t for 95 %; a claim agrees if it holds for the means. "
+        "Gain: (T<sub>baseline</sub> − T)/T<sub>baseline</sub>. Rows with fewer seeds than planned "
+        "get no verdict.</p>"
     )
 
 
@@ -134,12 +133,15 @@ def _section(chapter: Chapter, figures: Mapping[str, Path], folder: str, scale: 
         lines.append(f"<img alt='{alt}' width='{width}' src='data:image/png;base64,{data}'>")
     lines.append(
         f"<details><summary>Runs: {there} of {wanted}</summary><table><thead><tr>"
-        "<th>run</th><th>seeds</th><th>finish</th><th>seconds</th><th>updates/s</th>"
+        "<th>run</th><th>seeds</th><th>finish</th><th>seconds*</th><th>updates/s*</th>"
         "<th>on</th><th>repeat it</th></tr></thead><tbody>"
     )
     for key, place in chapter.places.items():
         lines.append(_run_line(chapter, key, place, folder, scale))
-    lines.append("</tbody></table></details>")
+    lines.append(
+        "</tbody></table><p class='lead'>* of each run, beside the others that ran at the same time"
+        "</p></details>"
+    )
     return lines
 
 
@@ -156,7 +158,12 @@ def _run_line(chapter: Chapter, key: Key, place: str, folder: str, scale: str) -
     finish = statistics.fmean(run.finish_time for run in found)
     seconds = statistics.fmean(run.wall_seconds for run in found)
     speed = statistics.fmean(run.updates_per_second for run in found)
-    machines = sorted({f"{r.machine['device']}, torch {r.machine['torch']}" for r in found})
+    machines = sorted(
+        {
+            f"{r.machine['device']}, torch {r.machine['torch']}, {r.machine['at_a_time']} at a time"
+            for r in found
+        }
+    )
     command = f"fedast run {folder}/{place}/seed-{min(runs)}.toml"
     return (
         f"<tr><td>{name}</td><td>{', '.join(map(str, sorted(runs)))}</td><td>{finish:.1f}</td>"
@@ -165,10 +172,13 @@ def _run_line(chapter: Chapter, key: Key, place: str, folder: str, scale: str) -
     )
 
 
-def missing_command(chapter: Chapter, key: Key, folder: str, scale: str) -> str:
-    only = " ".join(f'--only "{label}"' for label in key)
-    quick = " --scale quick" if scale == "quick" else ""
-    return f"fedast reproduce {chapter.name} {only}{quick} --out {folder}"
+def missing_command(chapter: Chapter, key: Key | None, folder: str, scale: str) -> str:
+    """What runs a cell, or all that is missing of a study."""
+    words = ["fedast reproduce", chapter.source]
+    words += [f'--only "{label}"' for label in key or ()]
+    words += ["--scale quick"] if scale == "quick" else []
+    words += [f"--set {setting}" for setting in chapter.settings]
+    return " ".join([*words, "--out", folder])
 
 
 # --- documents ----------------------------------------------------------------------------------
@@ -194,12 +204,11 @@ def markdown_table(chapters: Sequence[Chapter], *, short: bool, folder: str) -> 
                 if row.headline:
                     lines.append(_line(cells))
                 continue
-            if row.verdict == "not run":
-                runs = f"`fedast reproduce {chapter.name}`"
-            else:
-                runs = " ".join(
-                    f"[{number}]({folder}/{place})" for number, place in enumerate(row.runs, 1)
-                )
+            runs = " ".join(
+                f"[{number}]({folder}/{place})" for number, place in enumerate(row.runs, 1)
+            )
+            if row.verdict in ("not run", "partly run"):
+                runs += f" `fedast reproduce {chapter.source}`"
             lines.append(
                 _line([chapter.name, *cells, str(row.seeds), f"{row.where}; {row.note}", runs])
             )
@@ -211,11 +220,11 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def between_markers(text: str, name: str, new: str) -> str:
-    """The text with ``new`` between ``<!-- NAME -->`` and ``<!-- /NAME -->``, if it has them."""
+    """The text with ``new`` between ``<!-- NAME -->`` and ``<!-- /NAME -->``."""
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
     head, found, rest = text.partition(begin)
     if not found:
-        return text
+        raise KeyError(name)
     _, found, tail = rest.partition(end)
     if not found:
         raise ValueError(f"{begin} without {end}")

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedast.records.compact import CompactRun, TaskRecord
 from fedast.records.tally import Point
-from fedast.report.chapter import Chapter, Key, Missing
+from fedast.report.chapter import Chapter, Key, Missing, Unreached
 from fedast.report.compare import mean_curve
 from fedast.report.figures import COLOURS, DASHES
 
@@ -241,7 +241,7 @@ def _gain_label(
         return
     try:
         gain, _ = chapter.gains(key, base[0][1], task)
-    except Missing:
+    except (Missing, Unreached):
         return
     panel.annotate(
         f"{gain:+.0f} %", at, xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7,
@@ -413,7 +413,9 @@ def _sweep_panel(
 ) -> None:
     axis = chapter.axis("x")
     assert axis is not None
-    first = next(targets for key, targets in chapter.targets.items() if panel_label in key)
+    first = next(
+        targets for key, targets in chapter.targets.items() if not panel_label or panel_label in key
+    )
     several = chapter.axis("series") is None and len(first) > 1
     lines: list[tuple[str, str, str | None]] = (
         [(task, "", task) for task in first]
@@ -426,12 +428,10 @@ def _sweep_panel(
             key = chapter.key(panel=panel_label, x=x, series=series)
             try:
                 values = chapter.values(key, of, task)
-                complete = len(values) == len(chapter.found(key))
-            except Missing:
+            except (Missing, Unreached):
                 continue
-            if values and complete:
-                spread = statistics.stdev(values) if len(values) > 1 else 0.0
-                found.append((place, statistics.fmean(values), spread))
+            spread = statistics.stdev(values) if len(values) > 1 else 0.0
+            found.append((place, statistics.fmean(values), spread))
         if not found:
             continue
         places, means, spreads = zip(*found, strict=True)

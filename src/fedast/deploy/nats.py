@@ -1,0 +1,515 @@
+"""The transport over NATS JetStream.
+
+Three streams. REQUESTS is a work queue with a subject per request and a durable consumer per
+client, which hands out one message at a time; a subject holds one message, so sending again what
+is there is refused by NATS itself. UPDATES keeps uploads in order until the server has settled
+them; the message id makes an upload idempotent, and the server reads by sequence number, so that
+it can start over from any place. MODELS holds published models, read directly by subject.
+Greetings and orders are plain messages. What is longer than ``PART`` travels in parts.
+
+Who may do what is not decided here but by the server's configuration (``deploy.setup``): a client
+may read its own queue and the models, and write its own uploads, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+from nats.js import JetStreamContext
+from nats.js.api import (
+    AckPolicy,
+    ConsumerConfig,
+    DeliverPolicy,
+    DiscardPolicy,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+)
+from nats.js.errors import APIError
+from nats.js.errors import Error as JetStreamError
+
+from fedast.core.protocol import ClientId
+from fedast.deploy.transport import (
+    Delivery,
+    Greeted,
+    Incoming,
+    Ordered,
+    Refused,
+    TransportError,
+    Uploaded,
+)
+
+log = logging.getLogger("fedast.nats")
+
+PART = 4 * 2**20
+REQUESTS, UPDATES, MODELS = "FEDAST_REQUESTS", "FEDAST_UPDATES", "FEDAST_MODELS"
+_PER_SUBJECT = 10077  # JetStream's code for "maximum messages per subject exceeded"
+_PARTS = "Fedast-Parts"
+_OPEN_ASSEMBLIES = 4
+"""Uploads in parts that a client may have begun and not finished."""
+_TROUBLE = (NatsError, JetStreamError, TimeoutError, OSError)
+
+
+def request_subject(client: ClientId, request: int | str) -> str:
+    return f"fedast.request.{client}.{request}"
+
+
+def upload_subject(client: ClientId | str, rest: str) -> str:
+    return f"fedast.upload.{client}.{rest}"
+
+
+def inbox(client: ClientId) -> str:
+    return f"_INBOX_client_{client}"
+
+
+def consumer(client: ClientId) -> str:
+    return f"client-{client}"
+
+
+def client_permissions(client: ClientId) -> tuple[list[str], list[str]]:
+    """What a client may publish to and subscribe to."""
+    return (
+        [
+            upload_subject(client, ">"),
+            f"fedast.hello.{client}",
+            f"$JS.API.CONSUMER.MSG.NEXT.{REQUESTS}.{consumer(client)}",
+            f"$JS.ACK.{REQUESTS}.{consumer(client)}.>",
+            f"$JS.API.DIRECT.GET.{MODELS}.fedast.model.>",
+        ],
+        [f"{inbox(client)}.>"],
+    )
+
+
+# --- connecting ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A folder with ``ca.pem``, ``cert.pem`` and ``key.pem``."""
+
+    folder: Path
+
+    def context(self) -> ssl.SSLContext:
+        files = [self.folder / name for name in ("ca.pem", "cert.pem", "key.pem")]
+        for file in files:
+            if not file.is_file():
+                raise Refused(f"{file}: there is no such file; a credentials folder needs it")
+        try:
+            context = ssl.create_default_context(cafile=str(files[0]))
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.load_cert_chain(files[1], files[2])
+        except (ssl.SSLError, OSError) as error:
+            raise Refused(f"{self.folder}: its keys cannot be used ({error})") from error
+        return context
+
+
+async def connect(
+    servers: Sequence[str],
+    credentials: Credentials,
+    *,
+    name: str,
+    inbox_prefix: str = "_INBOX",
+    patience: float | None = None,
+) -> Client:
+    """Connect, trying again for ``patience`` seconds (None: for ever) while nobody is there."""
+    context = credentials.context()
+    loop = asyncio.get_running_loop()
+    began, wait, dropped = loop.time(), 0.2, 0
+    errors: list[str] = []
+
+    async def failed(error: Exception) -> None:
+        errors.append(str(error))
+        log.warning("%s: %s", name, error)
+
+    async def attempt(lasting: bool) -> Client:
+        return await nats.connect(
+            list(servers),
+            tls=context,
+            name=name,
+            inbox_prefix=inbox_prefix.encode(),
+            allow_reconnect=lasting,
+            max_reconnect_attempts=-1 if lasting else 0,
+            reconnect_time_wait=0.5,
+            connect_timeout=5,
+            error_cb=failed,
+            ping_interval=10,
+            max_outstanding_pings=2,
+        )
+
+    while True:
+        # A connection that lasts is also made again and again when it is refused, in silence; so
+        # the first is one that does not.
+        errors.clear()
+        try:
+            first = await attempt(lasting=False)
+            await first.flush(5)
+            await first.close()
+            return await attempt(lasting=True)
+        except ssl.SSLError as error:
+            raise Refused(f"{servers[0]}: {_tls_text(error)}") from error
+        except (NatsError, OSError, TimeoutError) as error:
+            said = " ".join([str(error), *errors])
+            if any(word in said.lower() for word in ("authorization", "certificate", "ssl")):
+                raise Refused(f"{servers[0]}: does not let {name} in ({said})") from error
+            # Somebody is there but hangs up after the TLS handshake: several times in a row, that
+            # is a refusal of our certificate (TLS 1.3 says so too late for us to hear it).
+            dropped = dropped + 1 if "connection lost" in said.lower() else 0
+            if dropped >= 5:
+                raise Refused(f"{servers[0]}: does not let {name} in (it hangs up)") from error
+            if patience is not None and loop.time() - began > patience:
+                raise TransportError(f"{servers[0]}: nobody answers ({error})") from error
+            log.info("%s: %s does not answer yet (%s)", name, servers[0], error)
+        await asyncio.sleep(wait)
+        wait = min(5.0, wait * 1.6)
+
+
+def _tls_text(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not of our authority ({error.verify_message})"
+    return f"the TLS handshake failed ({error.reason or error})"
+
+
+# --- the server's side --------------------------------------------------------------------------
+
+
+@dataclass
+class _Assembly:
+    """The parts of an upload that have come so far."""
+
+    parts: dict[int, bytes] = field(default_factory=dict)
+    first: int = 0
+    size: int = 0
+    refused: bool = False
+
+
+@final
+class NatsServer:
+    def __init__(self, connection: Client, clients: Sequence[ClientId], patience: float) -> None:
+        """``patience``: seconds until a request nobody works on is handed out again."""
+        self._connection = connection
+        self._js: JetStreamContext = connection.jetstream(timeout=4)
+        self._clients = clients
+        self._patience = patience
+        self._incoming: asyncio.Queue[Incoming] = asyncio.Queue(maxsize=256)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._assemblies: dict[tuple[ClientId, str], _Assembly] = {}
+        self._read = 0
+        self._limit = 0
+
+    async def start(self, after: int, limit: int) -> None:
+        self._read, self._limit = after, limit
+        common: dict[str, Any] = {"storage": StorageType.FILE}
+        await self._stream(
+            name=REQUESTS, subjects=["fedast.request.>"], retention=RetentionPolicy.WORK_QUEUE,
+            max_msgs_per_subject=1, discard_new_per_subject=True, discard=DiscardPolicy.NEW,
+            **common,
+        )  # fmt: skip
+        await self._stream(
+            name=UPDATES, subjects=["fedast.upload.>"], duplicate_window=3600,
+            discard=DiscardPolicy.NEW, **common,
+        )  # fmt: skip
+        await self._stream(
+            name=MODELS, subjects=["fedast.model.>"], allow_direct=True, max_msgs_per_subject=1,
+            **common,
+        )  # fmt: skip
+        for client in self._clients:
+            await self._js.add_consumer(
+                REQUESTS,
+                durable_name=consumer(client),
+                filter_subject=request_subject(client, ">"),
+                ack_policy=AckPolicy.EXPLICIT,
+                max_ack_pending=1,
+                ack_wait=self._patience,
+            )
+        await self._connection.subscribe("fedast.hello.*", cb=self._greeted)
+        await self._connection.subscribe("fedast.order", cb=self._ordered)
+        self._tasks.append(asyncio.create_task(self._read_uploads()))
+
+    async def _stream(self, **options: Any) -> None:
+        config = StreamConfig(**options)
+        try:
+            await self._js.add_stream(config)
+        except APIError:
+            await self._js.update_stream(config)
+
+    async def _greeted(self, message: Msg) -> None:
+        client = message.subject.rpartition(".")[2]
+        if client.isdecimal() and not self._incoming.full():  # a greeting may be lost
+            self._incoming.put_nowait(Greeted(int(client), message.data))
+
+    async def _ordered(self, message: Msg) -> None:
+        await self._incoming.put(Ordered(message.data, message.reply))
+
+    async def _read_uploads(self) -> None:
+        """Read by sequence number; after any trouble, go on from where we were."""
+        while True:
+            with suppress(*_TROUBLE):
+                await self._js.delete_consumer(UPDATES, "server")
+            try:
+                await self._js.add_consumer(
+                    UPDATES,
+                    ConsumerConfig(
+                        durable_name="server",
+                        ack_policy=AckPolicy.NONE,
+                        deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+                        opt_start_seq=self._read + 1,
+                    ),
+                )
+                subscription = await self._js.pull_subscribe_bind("server", stream=UPDATES)
+                await self._read_from(subscription)
+            except (*_TROUBLE, TransportError) as error:
+                log.warning("reading uploads: %s; trying again", error or type(error).__name__)
+                await asyncio.sleep(0.5)
+
+    async def _read_from(self, subscription: JetStreamContext.PullSubscription) -> None:
+        last = self._read
+        while True:
+            try:
+                messages = await subscription.fetch(32, timeout=2)
+            except TimeoutError:
+                info = await self._js.stream_info(UPDATES)
+                if info.state.messages and info.state.last_seq > last:
+                    raise TransportError("uploads are there that did not come") from None
+                continue
+            for message in messages:
+                place = message.metadata.sequence.stream
+                if place <= last:
+                    continue
+                found = self._assemble(place, message)
+                if found is not None:
+                    await self._incoming.put(found)
+                last = self._read = place
+
+    def _assemble(self, place: int, message: Msg) -> Uploaded | None:
+        """A whole upload, if this message was the last part that it lacked."""
+        try:
+            _, _, client_text, name, part_text = message.subject.split(".")
+            number, count = (int(text) for text in part_text.split("-"))
+            client = int(client_text)
+        except ValueError:
+            return None  # not a subject that a client of ours writes to
+        if count == 1:
+            data = message.data
+            return Uploaded(place, client, name, data[: self._limit], len(data) > self._limit)
+        key = (client, name)
+        mine = [other for other in self._assemblies if other[0] == client]
+        if key not in self._assemblies and len(mine) >= _OPEN_ASSEMBLIES:
+            del self._assemblies[mine[0]]
+        assembly = self._assemblies.setdefault(key, _Assembly(first=place))
+        if assembly.refused:
+            return None
+        if number not in assembly.parts:
+            assembly.parts[number] = message.data
+            assembly.size += len(message.data)
+        if assembly.size > self._limit or not 0 <= number < count:
+            assembly.refused = True
+            data = assembly.parts.get(0, b"")[: self._limit]
+            assembly.parts.clear()
+            return Uploaded(place, client, name, data, oversized=True)
+        if len(assembly.parts) < count:
+            return None
+        del self._assemblies[key]
+        whole = b"".join(assembly.parts[n] for n in range(count))
+        return Uploaded(place, client, name, whole)
+
+    async def publish(self, name: str, data: bytes) -> None:
+        count = -(-len(data) // PART) or 1
+        for number in range(count):
+            part = data[number * PART : (number + 1) * PART]
+            headers = {_PARTS: str(count)}
+            await self._patiently(f"fedast.model.{name}.{number}", part, headers)
+
+    async def retire(self, name: str) -> None:
+        await self._purge(MODELS, f"fedast.model.{name}.>")
+
+    async def send(self, client: ClientId, request: int | str, data: bytes) -> None:
+        try:
+            await self._patiently(request_subject(client, request), data)
+        except APIError as error:
+            if error.err_code != _PER_SUBJECT:
+                raise TransportError(f"a request cannot be sent: {error}") from error
+
+    async def withdraw(self, client: ClientId, request: int) -> None:
+        await self._purge(REQUESTS, request_subject(client, request))
+
+    async def _purge(self, stream: str, subject: str) -> None:
+        with suppress(*_TROUBLE):  # what stays is found to be of no use later on
+            await self._js.purge_stream(stream, subject=subject)
+
+    async def _patiently(
+        self, subject: str, data: bytes, headers: dict[str, str] | None = None
+    ) -> None:
+        """Publish; while NATS is away, again and again."""
+        wait = 0.2
+        while True:
+            try:
+                await self._js.publish(subject, data, headers=headers)
+                return
+            except APIError as error:
+                if error.err_code == _PER_SUBJECT or error.code == 400:
+                    raise
+                log.warning("publishing %s: %s; trying again", subject, error)
+            except (*_TROUBLE, NoRespondersError) as error:
+                log.warning("publishing %s: %s; trying again", subject, error or "no answer")
+            await asyncio.sleep(wait)
+            wait = min(3.0, wait * 2)
+
+    async def receive(self, timeout: float) -> Incoming | None:
+        for task in self._tasks:
+            if task.done():
+                task.result()
+        try:
+            return await asyncio.wait_for(self._incoming.get(), timeout)
+        except TimeoutError:
+            return None
+
+    async def settle(self, place: int) -> None:
+        begun = [assembly.first for assembly in self._assemblies.values() if not assembly.refused]
+        upto = min([place + 1, *begun])
+        with suppress(*_TROUBLE):
+            await self._js.purge_stream(UPDATES, seq=upto)
+
+    async def answer(self, order: Ordered, data: bytes) -> None:
+        if order.reply:
+            await self._connection.publish(order.reply, data)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await _close(self._connection)
+
+
+async def _close(connection: Client) -> None:
+    with suppress(*_TROUBLE):
+        await asyncio.wait_for(connection.flush(2), 3)
+    with suppress(*_TROUBLE):
+        await connection.close()
+
+
+# --- a client's side ----------------------------------------------------------------------------
+
+
+@final
+class _NatsDelivery:
+    def __init__(self, message: Msg) -> None:
+        self._message = message
+
+    @property
+    def data(self) -> bytes:
+        return self._message.data
+
+    async def working(self) -> None:
+        with suppress(*_TROUBLE):
+            await self._message.in_progress()
+
+    async def done(self) -> None:
+        with suppress(*_TROUBLE):  # not acknowledged: it comes again, and is known to be done
+            await self._message.ack_sync(timeout=5)
+
+    async def give_back(self) -> None:
+        with suppress(*_TROUBLE):
+            await self._message.nak()
+
+
+@final
+class NatsClient:
+    def __init__(self, connection: Client, client: ClientId, patience: float) -> None:
+        self._connection = connection
+        self._js: JetStreamContext = connection.jetstream(timeout=4)
+        self._client = client
+        self._patience = patience
+        self._subscription: JetStreamContext.PullSubscription | None = None
+
+    @property
+    def patience(self) -> float:
+        return self._patience
+
+    async def next(self, timeout: float) -> Delivery | None:
+        try:
+            if self._subscription is None:
+                self._subscription = await self._js.pull_subscribe_bind(
+                    consumer(self._client), stream=REQUESTS
+                )
+            messages = await self._subscription.fetch(1, timeout=timeout)
+        except TimeoutError:
+            return None
+        except _TROUBLE as error:
+            log.warning("waiting for a request: %s", error or type(error).__name__)
+            self._subscription = None
+            await asyncio.sleep(min(1.0, timeout))
+            return None
+        return _NatsDelivery(messages[0]) if messages else None
+
+    async def fetch(self, name: str) -> bytes | None:
+        parts: list[bytes] = []
+        count = 1
+        while len(parts) < count:
+            subject = f"fedast.model.{name}.{len(parts)}"
+            found = await self._patiently(f"$JS.API.DIRECT.GET.{MODELS}.{subject}")
+            headers = found.headers or {}
+            if "Status" in headers:
+                return None
+            count = int(headers.get(_PARTS, "1"))
+            parts.append(found.data)
+        return b"".join(parts)
+
+    async def _patiently(self, subject: str) -> Msg:
+        wait = 0.2
+        while True:
+            try:
+                return await self._connection.request(subject, b"", timeout=10)
+            except _TROUBLE as error:
+                log.warning("fetching a model: %s; trying again", error or type(error).__name__)
+            await asyncio.sleep(wait)
+            wait = min(3.0, wait * 2)
+
+    async def upload(self, name: str, data: bytes) -> None:
+        count = -(-len(data) // PART) or 1
+        for number in range(count):
+            subject = upload_subject(self._client, f"{name}.{number}-{count}")
+            headers = {"Nats-Msg-Id": f"{self._client}.{name}.{number}"}
+            part = data[number * PART : (number + 1) * PART]
+            wait = 0.2
+            while True:
+                try:
+                    await self._js.publish(subject, part, headers=headers)
+                    break
+                except _TROUBLE as error:
+                    log.warning("uploading: %s; trying again", error or type(error).__name__)
+                await asyncio.sleep(wait)
+                wait = min(3.0, wait * 2)
+
+    async def hello(self, data: bytes) -> None:
+        with suppress(*_TROUBLE):
+            await self._connection.publish(f"fedast.hello.{self._client}", data)
+
+    async def close(self) -> None:
+        await _close(self._connection)
+
+
+@asynccontextmanager
+async def order(
+    servers: Sequence[str], credentials: Credentials, data: bytes, timeout: float = 10.0
+) -> AsyncIterator[bytes]:
+    """Give the server an order and wait for its answer."""
+    connection = await connect(servers, credentials, name="control", patience=timeout)
+    try:
+        try:
+            message = await connection.request("fedast.order", data, timeout=timeout)
+        except _TROUBLE as error:
+            raise TransportError("the FedAST server does not answer") from error
+        yield message.data
+    finally:
+        await _close(connection)

@@ -1,0 +1,613 @@
+"""The server of a real federation: the driver, a transport, and a diary that survives a crash.
+
+Theory of operation. Whatever happens (a client greets, an update comes, a lease runs out, an
+order is given) becomes an *entry*, is written into the diary, and is applied to the driver; the
+effects go to the transport. About once a second the diary is committed, and only then are the
+uploads in it settled. After a crash the entries of the last commit are applied again, without
+effects; uploads after it are read again, in the same order; then every request that is still open
+is sent again, which changes nothing where it is still queued.
+
+An assignment (request, client, model) has a token. A request that was sent after the last commit
+may be decided otherwise the second time: then its token is another, and an update with the old
+one is passed over. So nothing counts twice, and nothing counts for what it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from fedast.core.protocol import (
+    ClientId,
+    Evaluated,
+    Event,
+    PoolChanged,
+    RequestId,
+    RequestLost,
+    Started,
+    StopReason,
+    TaskAdded,
+    TaskName,
+    TaskSpec,
+    TasksStopped,
+    UpdateArrived,
+    Version,
+)
+from fedast.core.streams import Stream
+from fedast.deploy import wire
+from fedast.deploy.diary import Diary
+from fedast.deploy.driver import Ask, Driver, Effect, LivePool, Send
+from fedast.deploy.meters import Meters
+from fedast.deploy.transport import Greeted, Ordered, ServerTransport, Uploaded
+from fedast.learn.journal import Journal
+from fedast.learn.learner import TorchLearner
+from fedast.learn.trainer import Update
+
+log = logging.getLogger("fedast.server")
+Entry = dict[str, Any]
+_FAILURES = 10
+"""Trainings in a row that a client may fail in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a federation is run."""
+
+    min_clients: int = 1
+    """Clients that must be there before it begins."""
+    lease: float = 30.0
+    """Seconds without a sign of life after which a client counts as gone."""
+    request_timeout: float = 3600.0
+    """Seconds in which a client that is there must answer one request."""
+    commit_every: float = 1.0
+    norm_bound: float | None = None
+    """Longer updates are invalid."""
+    half: bool = False
+    """Uploads in half precision."""
+    evaluators: int = 5
+    """Clients that evaluate a model, where clients do."""
+    strikes: int = 3
+    """Invalid uploads after which a client is quarantined."""
+    max_time: float | None = None
+    """Seconds after which every task ends."""
+
+
+@dataclass
+class _Poll:
+    """The evaluation of a model by a few clients."""
+
+    token: str
+    waiting: set[ClientId]
+    began: float
+    found: list[tuple[float, float, int]] = field(default_factory=list)
+    """Metric, loss and number of points of those who have answered."""
+
+
+@final
+class FederationServer:
+    def __init__(
+        self,
+        *,
+        driver: Driver,
+        pool: LivePool,
+        learner: TorchLearner,
+        journal: Journal,
+        wants_loss: bool,
+        later: Mapping[TaskName, TaskSpec],
+        tasks: tuple[TaskName, ...],
+        transport: ServerTransport,
+        diary: Diary,
+        seed: int,
+        options: Options,
+        meters: Meters,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``later`` are tasks that can be added; ``tasks`` all of them, in a fixed order."""
+        self._driver = driver
+        self._pool = pool
+        self._learner = learner
+        self._journal = journal
+        self._wants_loss = wants_loss
+        self._later = dict(later)
+        self._numbers = {name: number for number, name in enumerate(tasks)}
+        self._sizes = {name: learner.parameters(name).numel() for name in tasks}
+        self._transport = transport
+        self._diary = diary
+        self._seed = seed
+        self._options = options
+        self._meters = meters
+        self._clock = clock
+        self._offset = -clock()
+        self._started = False
+        self._names: dict[tuple[TaskName, Version], str] = {}
+        """Models that are published."""
+        self._seen: dict[ClientId, float] = {}
+        self._heard: dict[ClientId, float] = {}
+        """When a client last answered, or was first given something to do."""
+        self._polls: dict[tuple[TaskName, Version], _Poll] = {}
+        self._strikes: dict[ClientId, int] = {}
+        self._failures: dict[ClientId, int] = {}
+        self._quarantined: set[ClientId] = set()
+        self._place = 0
+        self._settled = 0
+        self._committed = 0.0
+        self._retry_at = 0.0
+        self._resend = False
+        self._stopping = False
+        self._due = 0.0
+
+    @property
+    def now(self) -> float:
+        """Seconds of this federation, over all its lives."""
+        return self._clock() + self._offset
+
+    @property
+    def finished(self) -> bool:
+        return self._started and not self._driver.unfinished
+
+    def stop(self) -> None:
+        """End soon, with everything committed; a later start goes on."""
+        self._stopping = True
+
+    async def run(self) -> None:
+        """Serve until every task has ended or ``stop`` was called."""
+        self._recover()
+        limit = 4 * max(self._sizes.values()) + 65536
+        await self._transport.start(self._place, limit)
+        self._settled = self._place
+        while not self._stopping and not self.finished:
+            incoming = await self._transport.receive(0.2)
+            match incoming:
+                case Uploaded():
+                    await self._uploaded(incoming)
+                case Greeted():
+                    await self._greeted(incoming)
+                case Ordered():
+                    await self._ordered(incoming)
+                case None:
+                    await self._send_again()
+            if self.now >= self._due:
+                self._due = self.now + 0.25
+                await self._tick()
+        await self._commit(force=True)
+
+    # --- coming back ----------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        past = self._diary.open(log.warning)
+        if past is None:
+            return
+        self._journal.repeat(past.answers)
+        for entry in past.entries:
+            self._apply(entry)
+        self._journal.go_live(past.tensors)
+        self._offset += past.time
+        self._place = past.place
+        for client in self._pool.everyone():
+            self._seen[client] = self._heard[client] = self.now
+        self._resend = True
+        log.info(
+            "taking up at %.1f s: %d entries, %d requests open",
+            past.time, len(past.entries), len(self._driver.open),
+        )  # fmt: skip
+
+    async def _send_again(self) -> None:
+        """When what was uploaded meanwhile has been read: whatever is still open."""
+        if self._resend:
+            self._resend = False
+            for send in list(self._driver.open.values()):
+                await self._send(send)
+            for task, version in list(self._driver.asked):
+                await self._ask(Ask(task, version))
+
+    # --- what happens ---------------------------------------------------------------------------
+
+    async def _happen(self, entry: Entry, update: Update | None = None) -> None:
+        entry["t"] = round(self.now, 4)
+        self._diary.write(entry)
+        effects = await asyncio.to_thread(self._apply, entry, update)
+        for effect in effects:
+            match effect:
+                case Send():
+                    await self._send(effect)
+                case Ask():
+                    await self._ask(effect)
+                case _:
+                    await self._transport.withdraw(effect.client, effect.request)
+        self._meters.after(self._driver, self._pool)
+
+    def _apply(self, entry: Mapping[str, Any], update: Update | None = None) -> list[Effect]:
+        """The one place where the diary becomes state, live and in replay alike."""
+        now = entry["t"]
+        self._place = max(self._place, entry.get("place", 0))
+        match entry["e"]:
+            case "join":
+                self._pool.join(entry["c"])
+                return self._changed(now)
+            case "leave":
+                return self._leave(entry["c"], now)
+            case "quarantine":
+                self._quarantined.add(entry["c"])
+                return self._leave(entry["c"], now)
+            case "start":
+                self._started = True
+                return self._driver.handle(Started(), now)
+            case "arrive":
+                send = self._driver.open.get(entry["r"])
+                if send is not None:
+                    self._failures.pop(send.client, None)
+                    if update is not None:
+                        self._learner.receive(entry["r"], update)
+                loss = entry["l"] if self._wants_loss else None
+                return self._driver.handle(UpdateArrived(entry["r"], entry["w"], loss), now)
+            case "lost":
+                return self._driver.handle(RequestLost(entry["r"], entry["invalid"]), now)
+            case "evaluated":
+                found = Evaluated(entry["task"], entry["round"], entry["metric"], entry["loss"])
+                return self._driver.handle(found, now)
+            case "add":
+                return self._driver.handle(TaskAdded(self._later.pop(entry["task"])), now)
+            case "stop":
+                names = tuple(n for n in entry["tasks"] if n in self._driver.unfinished)
+                event: Event = TasksStopped(names, StopReason(entry["reason"]))
+                return self._driver.handle(event, now) if names else []
+            case "pause":
+                self._pool.paused = True
+            case "resume":
+                self._pool.paused = False
+                return self._changed(now)
+            case "model":
+                self._names[entry["task"], entry["version"]] = entry["name"]
+            case "failure":
+                self._failures[entry["c"]] = self._failures.get(entry["c"], 0) + 1
+            case "strike":
+                self._strikes[entry["c"]] = self._strikes.get(entry["c"], 0) + 1
+            case _:
+                pass
+        return []
+
+    def _changed(self, now: float) -> list[Effect]:
+        return self._driver.handle(PoolChanged(), now) if self._started else []
+
+    def _leave(self, client: ClientId, now: float) -> list[Effect]:
+        self._pool.leave(client)
+        held = [r for r, send in self._driver.open.items() if send.client == client]
+        return [
+            effect
+            for request in held
+            if request in self._driver.open
+            for effect in self._driver.handle(RequestLost(request), now)
+        ]
+
+    # --- requests and models --------------------------------------------------------------------
+
+    async def _send(self, send: Send) -> None:
+        if send.request not in self._driver.open:
+            return
+        name = await self._publish(send.task, send.version)
+        request = wire.Request(
+            kind="train",
+            id=send.request,
+            token=self._token(send),
+            task=send.task,
+            version=send.version,
+            model=name,
+            size=self._sizes[send.task],
+            half=self._options.half,
+        )
+        self._heard.setdefault(send.client, self.now)
+        await self._transport.send(send.client, send.request, wire.encode(request))
+
+    async def _publish(self, task: TaskName, version: Version) -> str:
+        """Where a model is; it is put there if it has not been."""
+        if (task, version) not in self._names:
+            vector = self._learner.parameters(task).detach().cpu().numpy()
+            data = wire.encode(wire.Model(task, version, vector.astype(np.float32)))
+            name = wire.model_name(data, self._numbers[task], version)
+            await self._transport.publish(name, data)
+            self._note({"e": "model", "task": task, "version": version, "name": name})
+        return self._names[task, version]
+
+    def _token(self, send: Send) -> str:
+        name = self._names.get((send.task, send.version), "")
+        return wire.token(self._seed, send.request, send.client, name)
+
+    def _note(self, entry: Entry) -> None:
+        """Something that changes no decision."""
+        entry["t"] = round(self.now, 4)
+        self._diary.write(entry)
+        self._apply(entry)
+
+    # --- evaluation by clients -------------------------------------------------------------------
+
+    async def _ask(self, ask: Ask) -> None:
+        """Have a few clients evaluate a model; who is asked follows from the seed alone."""
+        key = (ask.task, ask.round)
+        here = self._pool.everyone()
+        if key not in self._driver.asked or not here:
+            return  # (without clients it is asked again later)
+        name = await self._publish(ask.task, ask.round)
+        stream = Stream.of(self._seed, "evaluate", ask.task, ask.round)
+        chosen = [
+            here[i] for i in stream.sample(len(here), min(len(here), self._options.evaluators))
+        ]
+        token = wire.token(self._seed, ask.round, self._numbers[ask.task], name)
+        self._polls[key] = _Poll(token, set(chosen), self.now)
+        for client in chosen:
+            request = wire.Request(
+                "evaluate",
+                ask.round,
+                token,
+                ask.task,
+                ask.round,
+                name,
+                self._sizes[ask.task],
+                False,
+            )
+            place = f"e{self._numbers[ask.task]}-{ask.round}"
+            await self._transport.send(client, place, wire.encode(request))
+
+    async def _answered(self, upload: Uploaded) -> None:
+        """A client's evaluation has come."""
+        try:
+            if upload.oversized:
+                raise wire.WireError("it is longer than it may be")
+            update: wire.Update = wire.decode(upload.data, wire.Update)
+        except wire.WireError as error:
+            await self._invalid(upload.client, None, upload.place, str(error))
+            return
+        key = (update.task, update.request)
+        poll = self._polls.get(key)
+        self._note({"e": "answer", "place": upload.place})
+        if poll is None or upload.client not in poll.waiting or update.token != poll.token:
+            return
+        self._seen[upload.client] = self.now
+        poll.waiting.discard(upload.client)
+        if update.metric is None or update.failed is not None or update.samples < 1:
+            log.warning("client %d could not evaluate: %s", upload.client, update.failed)
+        else:
+            poll.found.append((update.metric, update.loss, update.samples))
+        await self._count(key, poll)
+
+    async def _count(self, key: tuple[TaskName, Version], poll: _Poll) -> None:
+        """If nobody is waited for any more, the weighted mean is the answer."""
+        if poll.waiting:
+            return
+        del self._polls[key]
+        if not poll.found:
+            return  # asked again by the next tick
+        metric, loss, weight = np.array(poll.found, np.float64).T
+        await self._happen(
+            {
+                "e": "evaluated",
+                "task": key[0],
+                "round": key[1],
+                "metric": float(np.average(metric, weights=weight)),
+                "loss": float(np.average(loss, weights=weight)),
+            }
+        )
+
+    async def _chase(self) -> None:
+        """Evaluations that nobody is at: their clients are gone or too slow, or none was there."""
+        for key, poll in list(self._polls.items()):
+            late = self.now - poll.began > self._options.lease
+            poll.waiting = {c for c in poll.waiting if c in self._pool and not late}
+            await self._count(key, poll)
+        if not self._resend:
+            for task, version in list(self._driver.asked):
+                if (task, version) not in self._polls:
+                    await self._ask(Ask(task, version))
+
+    # --- what comes in --------------------------------------------------------------------------
+
+    async def _uploaded(self, upload: Uploaded) -> None:
+        if upload.place <= self._place:
+            return  # it is in the diary already
+        if upload.name.startswith("e"):
+            await self._answered(upload)
+            return
+        client, place = upload.client, upload.place
+        number = upload.name.partition("-")[0]
+        request: RequestId = int(number) if number.isdecimal() and len(number) < 16 else -1
+        send = self._driver.open.get(request)
+        mine = send is not None and send.client == client
+        try:
+            if upload.oversized:
+                raise wire.WireError("it is longer than it may be")
+            update: wire.Update = wire.decode(upload.data, wire.Update)
+            if update.request != request:
+                raise wire.WireError("its name is that of another request")
+        except wire.WireError as error:
+            await self._invalid(client, request if mine else None, place, str(error))
+            return
+        if send is None:
+            if request < 0 or request >= self._driver.sent:
+                await self._invalid(client, None, place, f"request {request} was never sent")
+            else:  # late, or a second time: the algorithm says which
+                entry = {"e": "arrive", "r": request, "w": 0.0, "l": 0.0, "place": place}
+                await self._happen(entry)
+                self._meters.ignored.inc()
+            return
+        if not mine:
+            await self._invalid(client, None, place, f"request {request} is another client's")
+            return
+        if update.token != self._token(send):
+            self._note({"e": "superseded", "place": place})
+            self._meters.ignored.inc()
+            return
+        self._heard[client] = self._seen[client] = self.now
+        if update.vector is None and update.failed is not None:
+            log.warning("client %d could not train request %d: %s", client, request, update.failed)
+            await self._happen({"e": "lost", "r": request, "invalid": False, "place": place})
+            self._note({"e": "failure", "c": client})
+            await self._quarantine(client)
+            return
+        wrong = wire.sound(update, self._sizes[send.task], self._options.norm_bound)
+        if wrong is not None:
+            await self._invalid(client, request, place, wrong)
+            return
+        assert update.vector is not None
+        value = Update(torch.from_numpy(update.vector), torch.tensor(update.loss))
+        entry = {"e": "arrive", "r": request, "w": update.work_seconds, "l": update.loss,
+                 "place": place}  # fmt: skip
+        await self._happen(entry, value)
+        self._meters.updates.labels(send.task).inc()
+
+    async def _invalid(
+        self, client: ClientId, request: RequestId | None, place: int, why: str
+    ) -> None:
+        """Give the request up, if it was the client's own, and remember who sent it."""
+        log.warning("client %d sent an invalid update (request %s): %s", client, request, why)
+        self._meters.invalid.inc()
+        if request is not None:
+            await self._happen({"e": "lost", "r": request, "invalid": True, "place": place})
+        await self._strike(client, place)
+
+    async def _strike(self, client: ClientId, place: int) -> None:
+        self._note({"e": "strike", "c": client, "place": place})
+        await self._quarantine(client)
+
+    async def _quarantine(self, client: ClientId) -> None:
+        """A client that keeps sending bad updates, or can train nothing, is let in no more."""
+        strikes, failures = self._strikes.get(client, 0), self._failures.get(client, 0)
+        if client in self._quarantined:
+            return
+        if strikes >= self._options.strikes or failures >= _FAILURES:
+            log.error(
+                "client %d is quarantined: %d invalid updates, %d failures in a row",
+                client, strikes, failures,
+            )  # fmt: skip
+            await self._happen({"e": "quarantine", "c": client})
+
+    async def _greeted(self, greeting: Greeted) -> None:
+        client = greeting.client
+        try:
+            hello: wire.Hello = wire.decode(greeting.data, wire.Hello)
+            if hello.client != client:
+                raise wire.WireError("it says that it is another client")
+        except wire.WireError as error:
+            log.warning("client %d is not admitted: %s", client, error)
+            return
+        if client in self._quarantined:
+            return
+        self._seen[client] = self.now
+        if hello.bye:
+            if client in self._pool:
+                log.info("client %d says goodbye", client)
+                await self._happen({"e": "leave", "c": client})
+        elif client not in self._pool:
+            missing = [name for name in self._numbers if name not in hello.tasks]
+            if missing:
+                log.warning("client %d is not admitted: it lacks %s", client, ", ".join(missing))
+                return
+            log.info("client %d is here (%s)", client, hello.software)
+            self._heard.pop(client, None)
+            await self._happen({"e": "join", "c": client})
+
+    async def _ordered(self, order: Ordered) -> None:
+        try:
+            control: wire.Control = wire.decode(order.data, wire.Control)
+            answer = await self._obey(control)
+        except wire.WireError as error:
+            answer = f"refused: {error}"
+        await self._transport.answer(order, wire.encode(wire.Control("answer", answer=answer)))
+
+    async def _obey(self, order: wire.Control) -> str:
+        match order.verb:
+            case "status":
+                return self._meters.status(self._driver, self._pool, self._quarantined, self.now)
+            case "pause":
+                await self._happen({"e": "pause"})
+                return "paused: no new requests go out"
+            case "resume":
+                await self._happen({"e": "resume"})
+                return "resumed"
+            case "stop" if order.argument in self._driver.unfinished:
+                await self._happen({"e": "stop", "tasks": [order.argument], "reason": "removed"})
+                return f"task {order.argument} is stopped"
+            case "stop":
+                return f"refused: no task {order.argument!r} is being trained"
+            case "add" if order.argument in self._later and self._started:
+                await self._happen({"e": "add", "task": order.argument})
+                return f"task {order.argument} is added"
+            case "add":
+                waiting = ", ".join(self._later) or "none"
+                return f"refused: no task {order.argument!r} waits to be added ({waiting})"
+            case "halt":
+                self.stop()
+                return "the server commits and ends; starting it again goes on"
+            case _:
+                return f"refused: unknown order {order.verb!r}"
+
+    # --- what time brings -----------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        options = self._options
+        if not self._started and len(self._pool) >= options.min_clients:
+            log.info("beginning with %d clients", len(self._pool))
+            await self._happen({"e": "start"})
+        for client in list(self._pool.everyone()):
+            if self.now - self._seen.get(client, self.now) > options.lease:
+                log.warning("client %d is gone: no sign of life for %g s", client, options.lease)
+                await self._happen({"e": "leave", "c": client})
+        await self._time_out()
+        await self._chase()
+        limit = options.max_time
+        if self._started and limit is not None and self.now >= limit and self._driver.unfinished:
+            tasks = list(self._driver.unfinished)
+            await self._happen({"e": "stop", "tasks": tasks, "reason": "time"})
+        await self._commit()
+        await self._retire()
+
+    async def _time_out(self) -> None:
+        """A client that is there but does not answer loses the request that it is at."""
+        oldest: dict[ClientId, RequestId] = {}
+        for request, send in self._driver.open.items():
+            oldest.setdefault(send.client, request)
+        for client in [c for c in self._heard if c not in oldest]:
+            del self._heard[client]  # it has nothing to do
+        for client, request in oldest.items():
+            since = self._heard.setdefault(client, self.now)
+            if self.now - since > self._options.request_timeout and not self._resend:
+                log.warning("client %d does not answer request %d", client, request)
+                self._heard[client] = self.now
+                await self._happen({"e": "lost", "r": request, "invalid": False})
+                await self._strike(client, self._place)
+
+    async def _commit(self, force: bool = False) -> None:
+        if not self._diary.dirty or self.now < self._retry_at:
+            return
+        if not force and self.now - self._committed < self._options.commit_every:
+            return
+        began = time.perf_counter()
+        try:
+            await asyncio.to_thread(
+                self._diary.commit, self.now, self._learner.state(), self._journal.answers
+            )
+        except Exception as error:  # a full disk, mostly; safetensors has errors of its own
+            log.error("the diary cannot be committed (%s); trying again in 2 s", error)
+            self._meters.commit_failures.inc()
+            self._retry_at = self.now + 2.0
+            return
+        self._committed = self.now
+        self._meters.commits.observe(time.perf_counter() - began)
+        if self._place > self._settled:
+            await self._transport.settle(self._place)
+            self._settled = self._place
+
+    async def _retire(self) -> None:
+        """Take models away that no open request is about and that no new one will be."""
+        wanted = {(send.task, send.version) for send in self._driver.open.values()}
+        wanted |= set(self._driver.asked)
+        newest: dict[TaskName, Version] = {}
+        for task, version in self._names:
+            newest[task] = max(version, newest.get(task, 0))
+        for key in [k for k in self._names if k not in wanted and k[1] < newest[k[0]]]:
+            await self._transport.retire(self._names.pop(key))

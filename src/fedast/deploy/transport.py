@@ -1,0 +1,118 @@
+"""The seam between a federation and whatever carries its messages.
+
+What a transport promises. Every client has one queue of requests, first come first served; a
+request is handed out one at a time and stays in the queue until the client says that it is done,
+so a client that dies gets it again. Sending a request that is in the queue changes nothing.
+Uploads are kept, in one order, until they are settled; uploading the same (client and name) twice
+is uploading it once, and a server that starts over reads again from wherever it says. Models are
+there from their publication until they are retired. What is told to ``hello`` may be lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from fedast.core.protocol import ClientId
+
+
+class TransportError(Exception):
+    """The transport cannot do what it was asked to; the text says why, for people."""
+
+
+class Refused(TransportError):
+    """The other side does not let us in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """An upload, at its place in the order of all."""
+
+    place: int
+    client: ClientId
+    name: str
+    """Under which the client uploaded it."""
+    data: bytes
+    oversized: bool = False
+    """It was longer than allowed: ``data`` is not all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Greeted:
+    client: ClientId
+    data: bytes
+
+
+@dataclass(slots=True)
+class Ordered:
+    """An order to the server; whoever gave it waits for ``answer``."""
+
+    data: bytes
+    reply: str
+
+
+Incoming: TypeAlias = Uploaded | Greeted | Ordered
+
+
+class ServerTransport(Protocol):
+    async def start(self, after: int, limit: int) -> None:
+        """Be ready; uploads come from the one after place ``after``, of at most ``limit`` bytes."""
+        ...
+
+    async def publish(self, name: str, data: bytes) -> None: ...
+
+    async def retire(self, name: str) -> None: ...
+
+    async def send(self, client: ClientId, request: int | str, data: bytes) -> None: ...
+
+    async def withdraw(self, client: ClientId, request: int) -> None:
+        """Take a request out of its queue, if nobody has taken it yet."""
+        ...
+
+    async def receive(self, timeout: float) -> Incoming | None: ...
+
+    async def settle(self, place: int) -> None:
+        """Nothing up to this place will be asked for again."""
+        ...
+
+    async def answer(self, order: Ordered, data: bytes) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Delivery(Protocol):
+    """A request in a client's hands."""
+
+    @property
+    def data(self) -> bytes: ...
+
+    async def working(self) -> None:
+        """It is being worked on: do not hand it out again yet."""
+        ...
+
+    async def done(self) -> None: ...
+
+    async def give_back(self) -> None:
+        """It shall be handed out again."""
+        ...
+
+
+class ClientTransport(Protocol):
+    @property
+    def patience(self) -> float:
+        """Seconds after which a request is handed out again unless ``working`` was said."""
+        ...
+
+    async def next(self, timeout: float) -> Delivery | None: ...
+
+    async def fetch(self, name: str) -> bytes | None:
+        """A published model; None if it is there no more."""
+        ...
+
+    async def upload(self, name: str, data: bytes) -> None:
+        """Return only when it is kept."""
+        ...
+
+    async def hello(self, data: bytes) -> None: ...
+
+    async def close(self) -> None: ...

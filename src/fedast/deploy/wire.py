@@ -1,0 +1,244 @@
+"""What goes over the wire, byte by byte (docs/wire.md).
+
+A message is ``FAST``, one byte for the version of the protocol, four bytes (big endian) for the
+length of the header, the header as JSON, and tensors in the safetensors format, if there are any.
+Nothing in it is ever executed. ``decode`` takes bytes from strangers: whatever they are, it gives
+a message or raises ``WireError``, and needs no more memory than a few times their length.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+PROTOCOL = 1
+_MAGIC = b"FAST"
+_PREFIX = struct.Struct(">4sBI")
+_MAX_HEADER = 64 * 1024
+_TYPES = {"single": np.float32, "half": np.float16}
+
+Vector: TypeAlias = npt.NDArray[np.float32]
+
+
+class WireError(Exception):
+    """Bytes that are no message of this protocol; the text says why."""
+
+
+class OtherProtocol(WireError):
+    """A message of another version of the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A version of a task's model, as clients get it."""
+
+    task: str
+    version: int
+    vector: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Train (or evaluate) a model version; ``token`` stands for exactly this assignment."""
+
+    kind: str
+    id: int
+    token: str
+    task: str
+    version: int
+    model: str
+    """The name under which the model was published; its digest is part of it."""
+    size: int
+    """Parameters of the model."""
+    half: bool
+    """Whether the update is to come in half precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a client sends back. ``failed`` says in words why there is no vector."""
+
+    request: int
+    token: str
+    task: str
+    loss: float
+    work_seconds: float
+    samples: int
+    vector: Vector | None
+    metric: float | None = None
+    failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A client is there; sent every few seconds. ``bye`` that it goes, on purpose."""
+
+    client: int
+    software: str
+    tasks: tuple[str, ...]
+    bye: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """An order to the server, and its answer."""
+
+    verb: str
+    argument: str = ""
+    answer: str = ""
+
+
+Message: TypeAlias = Model | Request | Update | Hello | Control
+_KINDS: Mapping[str, type[Message]] = {
+    "model": Model, "request": Request, "update": Update, "hello": Hello, "control": Control,
+}  # fmt: skip
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def encode(message: Message, precision: str = "single") -> bytes:
+    header: dict[str, Any] = {"kind": _NAMES[type(message)]}
+    tensors: dict[str, npt.NDArray[Any]] = {}
+    fields = {name: getattr(message, name) for name in message.__slots__}
+    vector = fields.pop("vector", None)
+    if vector is not None:
+        tensors["vector"] = np.ascontiguousarray(vector, dtype=_TYPES[precision])
+    header["fields"] = fields
+    text = json.dumps(header, separators=(",", ":"), allow_nan=True).encode()
+    body = save(tensors) if tensors else b""
+    return _PREFIX.pack(_MAGIC, PROTOCOL, len(text)) + text + body
+
+
+def decode(data: bytes, kind: type[Message]) -> Any:
+    """A message of this kind, checked field by field."""
+    if len(data) < _PREFIX.size:
+        raise WireError("too short to be a message")
+    magic, protocol, length = _PREFIX.unpack_from(data)
+    if magic != _MAGIC:
+        raise WireError("not a fedast message")
+    if protocol != PROTOCOL:
+        raise OtherProtocol(
+            f"it speaks version {protocol} of the protocol, this is version {PROTOCOL}; "
+            "use the same version of fedast on both sides"
+        )
+    if length > _MAX_HEADER or _PREFIX.size + length > len(data):
+        raise WireError("its header is longer than it may be")
+    end = _PREFIX.size + length
+    try:
+        header = json.loads(data[_PREFIX.size : end])
+        if header["kind"] != _NAMES[kind]:
+            raise WireError(f"it is a {str(header['kind'])[:20]!r}, not a {_NAMES[kind]!r}")
+        fields = _checked(kind, header["fields"])
+    except (ValueError, KeyError, TypeError, RecursionError, AttributeError) as error:
+        raise WireError(f"its header is not what it should be ({type(error).__name__})") from None
+    if "vector" in kind.__slots__:
+        fields["vector"] = _vector(data[end:])
+        if fields["vector"] is None and kind is Model:
+            raise WireError("a model without its vector")
+    elif end != len(data):
+        raise WireError("there is more in it than there should be")
+    return kind(**fields)
+
+
+def _checked(kind: type[Message], fields: Any) -> dict[str, Any]:
+    """Exactly the fields of the kind, each of its type."""
+    wanted = {name: text for name, text in kind.__annotations__.items() if name != "vector"}
+    if not isinstance(fields, dict) or fields.keys() != wanted.keys():
+        raise WireError("its header has other fields than it should")
+    found = {}
+    for name, text in wanted.items():
+        value = fields[name]
+        if text == "tuple[str, ...]":
+            if not isinstance(value, list) or not all(_text(part) for part in value):
+                raise WireError(f"its {name} is no list of names")
+            value = tuple(value)
+        elif not _fits(value, text):
+            raise WireError(f"its {name} is not {text}")
+        found[name] = value
+    return found
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= 2000
+
+
+def _fits(value: Any, text: str) -> bool:
+    for option in text.split(" | "):
+        match option:
+            case "str" if _text(value):
+                return True
+            case "bool" if isinstance(value, bool):
+                return True
+            case "int" if isinstance(value, int) and not isinstance(value, bool):
+                return 0 <= value < 2**63
+            case "float" if isinstance(value, float | int) and not isinstance(value, bool):
+                return True
+            case "None" if value is None:
+                return True
+            case _:
+                pass
+    return False
+
+
+def _vector(body: bytes) -> Vector | None:
+    if not body:
+        return None
+    try:
+        tensors = load(body)
+    except (SafetensorError, ValueError, TypeError, KeyError, OverflowError) as error:
+        raise WireError(f"its tensors cannot be read ({type(error).__name__})") from None
+    vector = tensors.get("vector")
+    if vector is None or len(tensors) != 1 or vector.ndim != 1:
+        raise WireError("it should have one vector and nothing else")
+    if vector.dtype not in (np.float32, np.float16):
+        raise WireError(f"its vector is of type {vector.dtype}, not float32 or float16")
+    return vector.astype(np.float32)
+
+
+def model_name(model: bytes, task_number: int, version: int) -> str:
+    """Where a model is published: task and version, and the digest of what it is."""
+    digest = hashlib.blake2b(model, digest_size=12).hexdigest()
+    return f"{task_number}.{version}.{digest}"
+
+
+def is_model(name: str, data: bytes) -> bool:
+    """Whether this is what the name stands for."""
+    return name.rpartition(".")[2] == hashlib.blake2b(data, digest_size=12).hexdigest()
+
+
+def token(seed: int, request: int, client: int, model: str) -> str:
+    """A word for one assignment: the same whenever the same is assigned, and else another."""
+    text = f"{seed}/{request}/{client}/{model}"
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def sound(update: Update, size: int, norm_bound: float | None) -> str | None:
+    """What is wrong with an update for a model of this size; None if nothing is."""
+    if update.vector is None:
+        return f"the client could not train: {(update.failed or 'no reason given')[:200]}"
+    if update.vector.shape != (size,):
+        return f"its vector has {update.vector.size} entries, the model {size}"
+    if not np.isfinite(update.vector).all() or not math.isfinite(update.loss):
+        return "it is not finite"
+    if not math.isfinite(update.work_seconds) or update.work_seconds < 0:
+        return "its work time is no time"
+    if norm_bound is not None:
+        norm = float(np.linalg.norm(update.vector.astype(np.float64)))
+        if norm > norm_bound:
+            return f"its norm is {norm:.3g}, more than {norm_bound:g}"
+    return None
+
+
+def as_json(message: Message) -> str:
+    """For logs: everything but the vector."""
+    table = {k: v for k, v in asdict(message).items() if k != "vector"}
+    return json.dumps(table, separators=(",", ":"))

@@ -1,0 +1,217 @@
+"""From a configuration to a federation's server, and to a client's training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import torch
+
+from fedast.core.protocol import ClientId, Observer, Observers, TaskName
+from fedast.deploy.diary import Diary
+from fedast.deploy.driver import Driver, LivePool
+from fedast.deploy.meters import Meters
+from fedast.deploy.server import FederationServer, Options
+from fedast.deploy.transport import ServerTransport
+from fedast.deploy.wire import Vector
+from fedast.experiments.build import build_algorithm, build_tasks
+from fedast.experiments.config import Centralized, RunConfig
+from fedast.experiments.load import ConfigError
+from fedast.experiments.plan import plan
+from fedast.experiments.simulate import Watch
+from fedast.learn.journal import Journal
+from fedast.learn.learner import TorchLearner
+from fedast.learn.measuring import measure
+from fedast.learn.own import find_function, make_importable
+from fedast.learn.task import BadTask, Task
+from fedast.learn.trainer import Job, SerialTrainer, Workbench
+from fedast.records import toml
+from fedast.records.events import EventLog
+from fedast.records.run import CONFIG, EVENTS, RunResult, write_atomically, write_result
+from fedast.records.tally import Tally
+
+DIARY = "diary"
+
+
+@final
+class Federation:
+    """A server with everything around it: its records, its meters, what is left at its end."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        transport: ServerTransport,
+        folder: Path,
+        watch: Sequence[Watch] = (),
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """``config`` is resolved; a folder with a diary in it is taken up."""
+        if isinstance(config.algorithm, Centralized):
+            raise ConfigError("algorithm.name", "centralized has no clients; choose another")
+        if config.simulation.until != "each":
+            raise ConfigError("simulation.until", "a federation ends each task at its target")
+        self._stack = ExitStack()
+        self._config = config
+        self._folder = folder
+        self._tasks = build_tasks(config)
+        specs = plan(self._tasks, config.algorithm, config.simulation)
+        joined = {task.name: task.goal.join_time for task in self._tasks}
+        present = [spec for spec in specs if joined[spec.name] == 0]
+        pool = LivePool()
+        algorithm = build_algorithm(config.algorithm, present, pool, config.seed)
+        self._learner = TorchLearner(
+            self._tasks,
+            {spec.name: spec.server_rate for spec in specs},
+            seed=config.seed,
+            device=torch.device("cpu"),
+            variance_window=algorithm.variance_window,
+            remote=True,
+        )
+        journal = Journal(self._learner)
+        self.tally = Tally(specs)
+        folder.mkdir(parents=True, exist_ok=True)
+        table = config.model_dump(mode="json", exclude={"algorithms"})
+        write_atomically(folder / CONFIG, toml.dumps(table))
+        log = self._stack.enter_context((folder / EVENTS).open("w", encoding="utf-8"))
+        observers: list[Observer] = [self.tally, EventLog(log)]
+        observers.extend(make(algorithm, self.tally) for make in watch)
+        self.meters = Meters(algorithm, self.tally)
+        diary = Diary(folder / DIARY)
+        self._stack.callback(diary.close)
+        how = config.federation
+        extra = {} if clock is None else {"clock": clock}
+        self.server = FederationServer(
+            driver=Driver(
+                algorithm,
+                journal,
+                Observers(tuple(observers)),
+                ask_clients=how.evaluate == "clients",
+            ),
+            pool=pool,
+            learner=self._learner,
+            journal=journal,
+            wants_loss=algorithm.wants_loss,
+            later={spec.name: spec for spec in specs if joined[spec.name] > 0},
+            tasks=tuple(task.name for task in self._tasks),
+            transport=transport,
+            diary=diary,
+            seed=config.seed,
+            options=Options(
+                min_clients=how.min_clients,
+                lease=how.lease,
+                request_timeout=how.request_timeout,
+                commit_every=how.commit_every,
+                norm_bound=how.norm_bound,
+                half=how.half_uploads,
+                strikes=how.strikes,
+                evaluators=how.evaluators,
+                max_time=config.simulation.max_time,
+            ),
+            meters=self.meters,
+            **extra,
+        )
+        if how.metrics_port is not None:
+            self._stack.callback(self.meters.serve(how.metrics_port))
+
+    async def run(self) -> RunResult:
+        """Serve to the end, or until stopped; records are left either way."""
+        try:
+            await self.server.run()
+        finally:
+            result = self.result()
+            write_result(self._folder, result)
+            self._stack.close()
+        return result
+
+    def result(self) -> RunResult:
+        return RunResult.of(
+            self.tally,
+            algorithm=self._config.algorithm.name,
+            seed=self._config.seed,
+            metrics={task.name: task.metric for task in self._tasks},
+            finals={},
+            wall_seconds=self.server.now,
+        )
+
+    def model(self, task: TaskName) -> torch.Tensor:
+        """The newest model, as a vector."""
+        return self._learner.parameters(task)
+
+
+@final
+class LocalTraining:
+    """A client's side: its own data, and the models and settings of its own configuration."""
+
+    def __init__(self, config: RunConfig, client: ClientId) -> None:
+        make_importable(config.path)
+        tasks = [self._with_own_data(task, config, client) for task in build_tasks(config)]
+        device = torch.device("cpu")
+        self._benches = {task.name: Workbench.build(task, config.seed, device) for task in tasks}
+        self._held: dict[TaskName, torch.Tensor] = {}
+        if config.federation.evaluate == "clients":
+            for task in tasks:
+                self._hold_back(task, config.federation.holdout, client)
+        self._trainer = SerialTrainer(self._benches, config.seed)
+        self._places = {
+            task.name: 0 if task.name in config.federation.data else client for task in tasks
+        }
+
+    def _hold_back(self, task: Task, share: float, client: ClientId) -> None:
+        """Every so many-th point is for evaluation and not for training."""
+        place = 0 if len(task.partition) == 1 else client
+        mine = task.partition[place]
+        every = max(2, round(1 / share))
+        if len(mine) < 2:
+            raise BadTask(
+                f"task {task.name!r}: client {client} has too few points to hold one back"
+            )
+        self._held[task.name] = torch.from_numpy(mine[every - 1 :: every] if len(mine) >= every
+                                                 else mine[-1:])  # fmt: skip
+        parts = list(task.partition)
+        parts[place] = np.setdiff1d(mine, self._held[task.name].numpy())
+        self._benches[task.name] = replace(
+            self._benches[task.name], task=replace(task, partition=parts)
+        )
+
+    @property
+    def tasks(self) -> Sequence[TaskName]:
+        return tuple(self._benches)
+
+    def evaluate(self, task: TaskName, vector: Vector) -> tuple[float, float, int]:
+        if task not in self._held:
+            raise BadTask(f"task {task!r}: nothing is held back here; set federation.evaluate")
+        bench, held = self._benches[task], self._held[task]
+        bench.model.write(torch.from_numpy(vector))
+        found = measure(bench, bench.train, 2000, held)
+        return found.metric, found.loss, len(held)
+
+    def size(self, task: TaskName) -> int:
+        return self._benches[task].model.read().numel()
+
+    def train(self, task: TaskName, request: int, vector: Vector) -> tuple[Vector, float, int]:
+        place = self._places[task]
+        (update,) = self._trainer.train(task, [Job(request, place, torch.from_numpy(vector))])
+        samples = len(self._benches[task].task.partition[place])
+        return update.delta.numpy(), float(update.loss), samples
+
+    @staticmethod
+    def _with_own_data(task: Task, config: RunConfig, client: ClientId) -> Task:
+        named = config.federation.data.get(task.name)
+        if named is None:
+            if client >= len(task.partition):
+                raise ConfigError(
+                    f"federation.data.{task.name}",
+                    f"is missing, and the task's own partition has {len(task.partition)} parts, "
+                    f"none for client {client}",
+                )
+            return task
+        try:
+            data = find_function(named)(client)
+            inputs, labels = data
+        except Exception as error:  # whatever the user's own code raises
+            raise BadTask(f"{named}: {type(error).__name__}: {error}") from error
+        return replace(task, train=(inputs, labels), partition=[np.arange(len(inputs))])

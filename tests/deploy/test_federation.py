@@ -1,0 +1,275 @@
+"""Whole federations over the in-memory transport: they learn, survive, and keep exact books."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedast.deploy import wire
+from fedast.deploy.agent import Agent
+from fedast.deploy.memory import Hub, MemoryClient, MemoryServer, order
+from fedast.experiments.config import ALGORITHMS, RunConfig
+from fedast.experiments.federate import Federation, LocalTraining
+from fedast.experiments.load import ConfigError
+from tests.deploy.support import audit, events, two_tasks
+
+
+def agent(hub: Hub, config: RunConfig, client: int) -> Agent:
+    training = LocalTraining(config, client)
+    return Agent(client, MemoryClient(hub, client), training, software="test", hello_every=0.2)
+
+
+async def federate(
+    config: RunConfig,
+    folder: Path,
+    hub: Hub,
+    *,
+    meanwhile: Callable[[Federation, list[Agent]], Coroutine[Any, Any, None]] | None = None,
+) -> Federation:
+    """A server and its clients in one loop, to the end."""
+    agents = [agent(hub, config, client) for client in range(config.simulation.clients)]
+    federation = Federation(config, MemoryServer(hub), folder)
+    running = [asyncio.create_task(a.run()) for a in agents]
+    side = asyncio.create_task(meanwhile(federation, agents)) if meanwhile else None
+    try:
+        async with asyncio.timeout(90):
+            await federation.run()
+    finally:
+        for a in agents:
+            a.stop()
+        await asyncio.gather(*running)
+        if side is not None:
+            await side
+    return federation
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("fedast-d", "requests = 8\nratio = 2\nserver_rate = 0.5"),
+        ("fedast-nobuffer", "requests = 8\nserver_rate = 0.3"),
+        ("fedbuff", "requests = 4\nratio = 2\nserver_rate = 0.5"),
+        ("sync-st", "first_k = 2"),
+        ("sync-ucb-st", "first_k = 2"),
+        ("sequential-fedavg", "first_k = 3"),
+    ],
+)
+def test_a_federation_trains_two_tasks_to_target(
+    tmp_path: Path, algorithm: str, options: str
+) -> None:
+    config = two_tasks(tmp_path, algorithm=algorithm, options=options)
+    asyncio.run(federate(config, tmp_path / "run", Hub()))
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["algorithm"] == algorithm
+    assert {task["finish_reason"] for task in result["tasks"].values()} == {"target"}
+    counts = audit(tmp_path / "run")
+    assert counts["arrive"] > 10
+    assert algorithm in ALGORITHMS
+
+
+def test_a_server_that_is_stopped_goes_on(tmp_path: Path) -> None:
+    """Stopped twice in the middle: nothing is lost, nothing counts twice."""
+    config = two_tasks(tmp_path, target=0.85)
+    hub = Hub(patience=1.0)
+
+    async def stop_soon(federation: Federation, agents: list[Agent]) -> None:
+        while federation.tally.updates < 20:
+            await asyncio.sleep(0.01)
+        federation.server.stop()
+
+    asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=stop_soon))
+    first = audit(tmp_path / "run")
+    before = events(tmp_path / "run")
+    assert first["open"] > 0
+    hub.changed, hub.told = asyncio.Event(), asyncio.Queue()
+    asyncio.run(federate(config, tmp_path / "run", hub))
+    after = events(tmp_path / "run")
+    keys = ("event", "request", "task", "client", "round")
+    said = [{k: e.get(k) for k in keys} for e in before if e["event"] != "finish"]
+    again = [{k: e.get(k) for k in keys} for e in after]
+    # What was committed is there again, word for word, but for the interruption itself.
+    cut = next(i for i, e in enumerate(before) if e["event"] == "finish") if any(
+        e["event"] == "finish" for e in before
+    ) else len(before)  # fmt: skip
+    assert again[:cut] == said[:cut]
+    counts = audit(tmp_path / "run")
+    assert counts["finish"] == 2
+
+
+def test_bad_updates_are_refused_and_their_sender_is_quarantined(tmp_path: Path) -> None:
+    config = two_tasks(tmp_path, clients=4)
+
+    async def attack(federation: Federation, agents: list[Agent]) -> None:
+        while federation.tally.updates < 5:
+            await asyncio.sleep(0.01)
+        evil = MemoryClient(hub, 3)
+        agents[3].stop()
+        await asyncio.sleep(0.3)
+        await evil.hello(wire.encode(wire.Hello(3, "evil", ("digits-mlp", "second"))))
+        for number in range(3):
+            delivery = None
+            while delivery is None:
+                delivery = await evil.next(1.0)
+            request: wire.Request = wire.decode(delivery.data, wire.Request)
+            vector = np.full(request.size, np.nan, np.float32)
+            if number == 1:
+                vector = np.zeros(3, np.float32)
+            update = wire.Update(request.id, request.token, request.task, 0.0, 0.0, 1, vector)
+            data = b"garbage" if number == 2 else wire.encode(update)
+            await evil.upload(f"{request.id}-{request.token}", data)
+            await delivery.done()
+
+    hub = Hub()
+    asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=attack))
+    counts = audit(tmp_path / "run")
+    assert counts["drop invalid"] == 3
+    diary = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
+    assert '{"e":"quarantine","c":3' in diary
+
+
+def test_somebody_elses_request_changes_nothing_but_the_strikes(tmp_path: Path) -> None:
+    config = two_tasks(tmp_path, clients=3)
+    hub = Hub()
+
+    async def attack(federation: Federation, agents: list[Agent]) -> None:
+        while not hub.queues.get(0):
+            await asyncio.sleep(0.01)
+        request: wire.Request = wire.decode(next(iter(hub.queues[0].values())), wire.Request)
+        vector = np.ones(request.size, np.float32)
+        forged = wire.Update(request.id, request.token, request.task, 0.1, 0.1, 1, vector)
+        await MemoryClient(hub, 2).upload(f"{request.id}-{request.token}", wire.encode(forged))
+        unknown = wire.Update(999_999, "t", request.task, 0.1, 0.1, 1, vector)
+        await MemoryClient(hub, 2).upload("999999-t", wire.encode(unknown))
+
+    asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=attack))
+    counts = audit(tmp_path / "run")
+    assert counts["drop invalid"] == 0
+    diary = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
+    assert diary.count('"e":"strike","c":2') == 2
+
+
+def test_a_client_that_goes_silent_frees_its_requests(tmp_path: Path) -> None:
+    config = two_tasks(tmp_path, clients=3, lease=1.0)
+    hub = Hub()
+
+    async def silence(federation: Federation, agents: list[Agent]) -> None:
+        while federation.tally.updates < 5:
+            await asyncio.sleep(0.01)
+
+        async def nothing(data: bytes) -> None:
+            pass
+
+        agents[1]._transport.hello = nothing  # type: ignore[method-assign]
+        agents[1]._training.train = lambda *a: asyncio.run(asyncio.sleep(3))  # type: ignore
+
+    asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=silence))
+    counts = audit(tmp_path / "run")
+    assert counts["drop lost"] > 0
+    assert counts["finish"] == 2
+
+
+def test_orders(tmp_path: Path) -> None:
+    config = two_tasks(tmp_path, target=0.9)
+    hub = Hub()
+    said: list[str] = []
+
+    async def command(federation: Federation, agents: list[Agent]) -> None:
+        async def say(verb: str, argument: str = "") -> str:
+            data = await order(hub, wire.encode(wire.Control(verb, argument)))
+            answer: wire.Control = wire.decode(data, wire.Control)
+            said.append(answer.answer)
+            return answer.answer
+
+        while federation.tally.updates < 5:
+            await asyncio.sleep(0.01)
+        await say("pause")
+        await asyncio.sleep(0.5)
+        updates = federation.tally.updates
+        await asyncio.sleep(0.5)
+        assert federation.tally.updates == updates
+        status = json.loads(await say("status"))
+        assert status["paused"] is True
+        assert status["clients"] == [] or status["requests"] == {}
+        await say("resume")
+        await say("stop", "second")
+        await say("stop", "nothing")
+        await say("dance")
+
+    asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=command))
+    assert said[-3] == "task second is stopped"
+    assert said[-2].startswith("refused")
+    assert said[-1].startswith("refused")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["tasks"]["second"]["finish_reason"] == "removed"
+    assert result["tasks"]["digits-mlp"]["finish_reason"] == "target"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [("fedast-s", "requests = 8\nratio = 2\nserver_rate = 0.5"), ("sync-st", "first_k = 2")],
+)
+def test_clients_can_evaluate(tmp_path: Path, algorithm: str, options: str) -> None:
+    how = 'evaluate = "clients"\nevaluators = 3'
+    config = two_tasks(tmp_path, algorithm=algorithm, options=options, federation=how)
+    asyncio.run(federate(config, tmp_path / "run", Hub()))
+    audit(tmp_path / "run")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert {task["finish_reason"] for task in result["tasks"].values()} == {"target"}
+    measured = [e for e in events(tmp_path / "run") if e["event"] == "evaluate"]
+    asked = {(e["task"], e["round"]) for e in measured}
+    assert len(asked) == len(measured)
+
+
+def test_what_clients_hold_back_is_not_trained_on(tmp_path: Path) -> None:
+    config = two_tasks(tmp_path, federation='evaluate = "clients"\nholdout = 0.25')
+    training = LocalTraining(config, 1)
+    bench = training._benches["digits-mlp"]
+    held = set(training._held["digits-mlp"].tolist())
+    kept = set(bench.task.partition[1].tolist())
+    assert len(held) > 10
+    assert not held & kept
+    vector = bench.model.read().numpy()
+    metric, loss, count = training.evaluate("digits-mlp", vector)
+    assert 0.0 <= metric <= 1.0
+    assert loss > 0
+    assert count == len(training._held["digits-mlp"])
+
+
+def test_a_client_uses_its_own_data(tmp_path: Path) -> None:
+    (tmp_path / "my_data.py").write_text(
+        "import numpy as np\n"
+        "def load(client):\n"
+        "    rng = np.random.default_rng(client)\n"
+        "    return rng.random((40, 64), np.float32), rng.integers(0, 10, 40)\n"
+    )
+    config = two_tasks(tmp_path, federation='data = { digits-mlp = "my_data:load" }')
+    config = config.model_copy(update={"path": (str(tmp_path),)})
+    with pytest.raises(ConfigError, match="none for client 77"):
+        LocalTraining(config, 77)  # the other task has no data of this client
+    training = LocalTraining(config, 3)
+    vector = training._benches["digits-mlp"].model.read().numpy()
+    delta, loss, count = training.train("digits-mlp", 5, vector)
+    assert count == 40
+    assert loss > 0
+    assert np.isfinite(delta).all()
+
+
+def test_a_client_that_can_train_nothing_is_let_in_no_more(tmp_path: Path) -> None:
+    config = two_tasks(tmp_path, clients=3)
+
+    async def spoil(federation: Federation, agents: list[Agent]) -> None:
+        def broken(*arguments: object) -> None:
+            raise RuntimeError("no data today")
+
+        agents[2]._training.train = broken  # type: ignore[method-assign, assignment]
+
+    asyncio.run(federate(config, tmp_path / "run", Hub(), meanwhile=spoil))
+    counts = audit(tmp_path / "run")
+    assert 0 < counts["drop lost"] <= 20
+    assert '{"e":"quarantine","c":2' in (tmp_path / "run" / "diary" / "diary.jsonl").read_text()

@@ -1,0 +1,252 @@
+"""One contract for every transport, over the in-memory fake and the real nats-server with TLS."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from fedast.deploy.memory import Hub, MemoryClient, MemoryServer, order
+from fedast.deploy.transport import (
+    ClientTransport,
+    Greeted,
+    Ordered,
+    ServerTransport,
+    TransportError,
+    Uploaded,
+)
+from tests.deploy.nats_support import NatsBed
+
+LIMIT = 40 * 2**20
+
+
+class Bed(Protocol):
+    """Where a transport is tried out: one server at a time, clients 0 to 2."""
+
+    async def server(self, after: int = 0, limit: int = LIMIT) -> ServerTransport: ...
+
+    async def client(self, number: int) -> ClientTransport: ...
+
+    async def order(self, data: bytes) -> bytes: ...
+
+
+class MemoryBed:
+    def __init__(self) -> None:
+        self._hub = Hub(patience=1.0)
+
+    async def server(self, after: int = 0, limit: int = LIMIT) -> ServerTransport:
+        server = MemoryServer(self._hub)
+        await server.start(after, limit)
+        return server
+
+    async def client(self, number: int) -> ClientTransport:
+        return MemoryClient(self._hub, number)
+
+    async def order(self, data: bytes) -> bytes:
+        return await order(self._hub, data)
+
+
+@asynccontextmanager
+async def bed(kind: str, folder: Path) -> AsyncIterator[Bed]:
+    if kind == "memory":
+        yield MemoryBed()
+    else:
+        async with NatsBed(folder, clients=3) as found:
+            yield found
+
+
+Body = Callable[[Bed], Coroutine[Any, Any, None]]
+
+
+def check(kind: str, folder: Path, body: Body) -> None:
+    async def go() -> None:
+        async with bed(kind, folder) as found, asyncio.timeout(60):
+            await body(found)
+
+    asyncio.run(go())
+
+
+pytestmark = pytest.mark.parametrize("kind", ["memory", "nats"])
+
+
+async def upload_of(server: ServerTransport) -> Uploaded:
+    async with asyncio.timeout(20):
+        while True:
+            found = await server.receive(1.0)
+            if isinstance(found, Uploaded):
+                return found
+
+
+def test_requests_are_first_come_first_served_one_at_a_time(kind: str, tmp_path: Path) -> None:
+    async def body(bed: Bed) -> None:
+        server, client = await bed.server(), await bed.client(0)
+        for number in (3, 1, 2):
+            await server.send(0, number, f"request {number}".encode())
+        await server.send(1, 9, b"another's")
+        seen = []
+        for _ in range(3):
+            delivery = await client.next(5.0)
+            assert delivery is not None
+            seen.append(delivery.data)
+            assert await client.next(0.3) is None  # one at a time
+            await delivery.done()
+        assert seen == [b"request 3", b"request 1", b"request 2"]
+        assert await client.next(0.3) is None
+
+    check(kind, tmp_path, body)
+
+
+def test_sending_again_what_is_queued_changes_nothing(kind: str, tmp_path: Path) -> None:
+    async def body(bed: Bed) -> None:
+        server, client = await bed.server(), await bed.client(0)
+        await server.send(0, 7, b"first")
+        await server.send(0, 7, b"second")
+        delivery = await client.next(5.0)
+        assert delivery is not None
+        assert delivery.data == b"first"
+        await server.send(0, 7, b"third")  # in the client's hands
+        await delivery.done()
+        assert await client.next(0.3) is None
+
+    check(kind, tmp_path, body)
+
+
+def test_a_request_that_nobody_finishes_is_handed_out_again(kind: str, tmp_path: Path) -> None:
+    async def body(bed: Bed) -> None:
+        server = await bed.server()
+        await server.send(0, 1, b"work")
+        first = await (await bed.client(0)).next(5.0)
+        assert first is not None  # and its client dies
+        again = await (await bed.client(0)).next(6.0)
+        assert again is not None
+        assert again.data == b"work"
+
+    check(kind, tmp_path, body)
+
+
+def test_work_under_way_is_not_handed_out_again(kind: str, tmp_path: Path) -> None:
+    async def body(bed: Bed) -> None:
+        server, client = await bed.server(), await bed.client(0)
+        await server.send(0, 1, b"long work")
+        delivery = await client.next(5.0)
+        assert delivery is not None
+        for _ in range(8):
+            await asyncio.sleep(0.3)
+            await delivery.working()
+            assert await client.next(0.05) is None
+        await delivery.done()
+        assert await client.next(1.5) is None
+
+    check(kind, tmp_path, body)
+
+
+def test_what_is_given_back_comes_again_at_once(kind: str, tmp_path: Path) -> None:
+    async def body(bed: Bed) -> None:
+        server, client = await bed.server(), await bed.client(0)
+        await server.send(0, 1, b"work")
+        delivery = await client.next(5.0)
+        assert delivery is not None
+        await delivery.give_back()
+        again = await client.next(0.9)
+        assert again is not None
+
+    check(kind, tmp_path, body)
+
+
+def test_a_withdrawn_request_is_not_handed_out(kind: str, tmp_path: Path) -> None:
+    async def body(bed: Bed) -> None:
+        server, client = await bed.server(), await bed.client(0)
+        await server.send(0, 1, b"one")
+        await server.send(0, 2, b"two")
+        await server.withdraw(0, 1)
+        await server.withdraw(0, 99)
+        delivery = await client.next(5.0)
+        assert delivery is not None
+        assert delivery.data == b"two"
+
+    check(kind, tmp_path, body)
+
+
+def test_uploads_come_once_in_order_and_again_until_settled(kind: str, tmp_path: Path) -> None:
+    async def body(bed: Bed) -> None:
+        server = await bed.server()
+        clients = [await bed.client(number) for number in (0, 1)]
+        for name in ("a", "b", "a", "c"):
+            for client in clients:
+                await client.upload(name, name.encode())
+        found = [await upload_of(server) for _ in range(6)]
+        said = [(upload.client, upload.name) for upload in found]
+        assert said == [(0, "a"), (1, "a"), (0, "b"), (1, "b"), (0, "c"), (1, "c")]
+        assert [upload.data for upload in found[:2]] == [b"a", b"a"]
+        places = [upload.place for upload in found]
+        assert places == sorted(set(places))
+        assert await server.receive(0.3) is None
+        await server.settle(places[1])
+        await server.close()
+        again = await bed.server(after=places[1])  # it was killed: what is not settled comes again
+        assert [(await upload_of(again)).place for _ in range(4)] == places[2:]
+
+    check(kind, tmp_path, body)
+
+
+def test_large_things_travel_whole(kind: str, tmp_path: Path) -> None:
+    async def body(bed: Bed) -> None:
+        server, client = await bed.server(), await bed.client(2)
+        large = bytes(range(256)) * 40_000  # 10 MB
+        await server.publish("0.5.large", large)
+        assert await client.fetch("0.5.large") == large
+        await client.upload("large", large)
+        assert (await upload_of(server)).data == large
+
+    check(kind, tmp_path, body)
+
+
+def test_what_is_too_long_is_cut_and_said(kind: str, tmp_path: Path) -> None:
+    async def body(bed: Bed) -> None:
+        server, client = await bed.server(limit=1000), await bed.client(0)
+        await client.upload("short", b"x" * 1000)
+        await client.upload("long", b"x" * 1001)
+        await client.upload("very-long", b"x" * 9_000_000)
+        await client.upload("after", b"y")
+        found = [await upload_of(server) for _ in range(4)]
+        assert [(u.name, u.oversized) for u in found] == [
+            ("short", False), ("long", True), ("very-long", True), ("after", False)
+        ]  # fmt: skip
+        assert all(len(upload.data) <= 1000 for upload in found)
+
+    check(kind, tmp_path, body)
+
+
+def test_models_are_there_until_they_are_retired(kind: str, tmp_path: Path) -> None:
+    async def body(bed: Bed) -> None:
+        server, client = await bed.server(), await bed.client(0)
+        assert await client.fetch("0.0.nothing") is None
+        await server.publish("0.1.abc", b"model")
+        await server.publish("0.1.abc", b"model")
+        assert await client.fetch("0.1.abc") == b"model"
+        await server.retire("0.1.abc")
+        assert await client.fetch("0.1.abc") is None
+        await server.retire("0.1.abc")
+
+    check(kind, tmp_path, body)
+
+
+def test_greetings_and_orders_arrive(kind: str, tmp_path: Path) -> None:
+    async def body(bed: Bed) -> None:
+        server, client = await bed.server(), await bed.client(1)
+        await client.hello(b"here")
+        greeting = await server.receive(5.0)
+        assert greeting == Greeted(1, b"here")
+        asking = asyncio.create_task(bed.order(b"status?"))
+        asked = await server.receive(5.0)
+        assert isinstance(asked, Ordered)
+        assert asked.data == b"status?"
+        await server.answer(asked, b"fine")
+        assert await asking == b"fine"
+        assert issubclass(TransportError, Exception)
+
+    check(kind, tmp_path, body)
