@@ -55,7 +55,7 @@ test-data: $(STAMP)
 
 chaos: $(STAMP)
 	@echo "==> Faults: killed clients and servers, cut links, full disks, bad uploads"
-	$(BIN)/python -m pytest -m 'chaos or not chaos' -s tests/deploy/test_chaos.py
+	$(BIN)/python -m pytest -m 'chaos or not chaos' -s tests/deploy/test_chaos.py tests/deploy/test_machines.py
 
 test-cuda: $(STAMP)
 	@echo "==> The exactness tests on a CUDA device"

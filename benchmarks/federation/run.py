@@ -130,12 +130,12 @@ def measure(
         time.sleep(2)
         try:
             found = status(url, layout)
+            print(f"{found['client_count']} clients here", flush=True)
             if sum(task["updates"] for task in found["tasks"].values()) > 200:
                 break
         except Exception as error:  # not there yet
             if time.monotonic() > end:
                 raise SystemExit(f"it does not begin: {error}") from error
-    print(f"{len(found['clients'])} clients here", flush=True)
     began, spans = time.monotonic(), []
     before = {name: used(process.pid) for name, process in processes.items()}
     count = last = sum(task["updates"] for task in found["tasks"].values())
@@ -148,7 +148,7 @@ def measure(
         rate = (total - last) / (now - last_time)
         spans.append(rate)
         print(f"{now - began:6.0f} s  {rate:7.1f} updates/s  server {memory['server']:.0f} MiB, "
-              f"nats {memory['nats']:.0f} MiB, clients here {len(found['clients'])}",
+              f"nats {memory['nats']:.0f} MiB, clients here {found['client_count']}",
               flush=True)  # fmt: skip
         last, last_time = total, now
     wall = time.monotonic() - began

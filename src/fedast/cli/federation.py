@@ -227,7 +227,7 @@ def status(folder: str, as_json: bool) -> None:
     click.echo("up: " + (", ".join(alive) or "nothing"))
     if answer is None:
         return
-    here = len(answer["clients"])
+    here = answer["client_count"]
     click.echo(f"{answer['seconds']} s, {here} clients" + (", paused" if answer["paused"] else ""))
     for name, task in answer["tasks"].items():
         click.echo(
@@ -293,7 +293,9 @@ def serve(
     view: LiveView | LineView | None = None
     if not quiet:
         limits = {task.name or task.use: config.simulation.max_time for task in config.tasks}
-        view = LiveView(console, title, limits) if terminal else LineView(click.echo, title)
+        view = (
+            LiveView(console, title, limits, "seconds") if terminal else LineView(click.echo, title)
+        )
 
     async def go() -> None:
         connection = await connect(servers, Credentials(Path(creds)), name="server")
@@ -305,7 +307,7 @@ def serve(
             result = await federation.run()
         finally:
             await transport.close()
-        console.print(result_table(result, title))
+        console.print(result_table(result, title, "seconds"))
         if not federation.server.finished:
             click.echo("stopped; starting it again goes on from here")
 

@@ -32,8 +32,13 @@ class LiveView:
     """The table of a run under way. Use as a context; ``watch`` joins it to the run."""
 
     def __init__(
-        self, console: Console, title: str, limits: Mapping[TaskName, float | None]
+        self,
+        console: Console,
+        title: str,
+        limits: Mapping[TaskName, float | None],
+        clock: str = "simulated time",
     ) -> None:
+        self._clock = clock
         self._title = title
         self._limits = limits
         self._live = Live(console=console, refresh_per_second=8, transient=False)
@@ -94,7 +99,7 @@ class LiveView:
             )
         wall = max(time.monotonic() - self._began, 1e-9)
         table.caption = (
-            f"simulated time {tally.now:.1f} · {tally.updates} updates · "
+            f"{self._clock} {tally.now:.1f} · {tally.updates} updates · "
             f"{tally.updates / wall:.0f} updates/s"
         )
         return table

@@ -28,11 +28,11 @@ def new_table(title: str, columns: Sequence[str], caption: str = "") -> Table:
     return table
 
 
-def result_table(result: RunResult, title: str) -> Table:
+def result_table(result: RunResult, title: str, clock: str = "simulated time") -> Table:
     table = new_table(
         title,
         ("task", "to target", "final", "loss", "rounds", "updates", "stale", "max", "end"),
-        f"simulated time {result.finish_time:.1f} · {result.wall_seconds:.1f} s · "
+        f"{clock} {result.finish_time:.1f} · {result.wall_seconds:.1f} s · "
         f"{result.updates_per_second:.0f} updates/s",
     )
     for name, task in result.tasks.items():

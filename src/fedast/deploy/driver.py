@@ -54,6 +54,11 @@ class LivePool:
     def __len__(self) -> int:
         return len(self._here)
 
+    @property
+    def here(self) -> list[ClientId]:
+        """Everybody, paused or not."""
+        return list(self._here)
+
     def join(self, client: ClientId) -> None:
         if client not in self._here:
             self._here.append(client)

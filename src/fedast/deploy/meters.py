@@ -14,6 +14,9 @@ from fedast.core.protocol import Algorithm, ClientId
 from fedast.deploy.driver import Driver, LivePool
 from fedast.records.tally import Tally
 
+_LISTED = 1000
+"""So many clients a status names."""
+
 
 @final
 class Meters:
@@ -56,10 +59,11 @@ class Meters:
         held = Counter(send.client for send in driver.open.values())
         table = {
             "seconds": round(now, 1),
-            "clients": list(pool.everyone()),
+            "client_count": len(pool),
+            "clients": pool.here[:_LISTED],
             "paused": pool.paused,
-            "quarantined": sorted(quarantined),
-            "requests": {str(client): count for client, count in sorted(held.items())},
+            "quarantined": sorted(quarantined)[:_LISTED],
+            "requests": {str(client): held[client] for client in sorted(held)[:_LISTED]},
             "tasks": {
                 status.name: {
                     "round": status.round,

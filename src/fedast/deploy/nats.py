@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ from nats.js.api import (
     StorageType,
     StreamConfig,
 )
-from nats.js.errors import APIError
+from nats.js.errors import APIError, ServiceUnavailableError
 from nats.js.errors import Error as JetStreamError
 
 from fedast.core.protocol import ClientId
@@ -203,13 +204,30 @@ class NatsServer:
         self._clients = clients
         self._patience = patience
         self._incoming: asyncio.Queue[Incoming] = asyncio.Queue(maxsize=256)
+        self._orders: deque[Ordered] = deque()
+        """They do not wait behind uploads."""
         self._tasks: list[asyncio.Task[None]] = []
         self._assemblies: dict[tuple[ClientId, str], _Assembly] = {}
+        self._after = 0
         self._read = 0
         self._limit = 0
 
     async def start(self, after: int, limit: int) -> None:
-        self._read, self._limit = after, limit
+        # From the first that is kept: parts of an upload may have come before ``after``.
+        self._after, self._limit = after, limit
+        while True:
+            try:
+                await self._prepare()
+                break
+            except (NoRespondersError, TimeoutError, OSError, ServiceUnavailableError) as error:
+                log.warning("JetStream is not ready (%s); trying again", type(error).__name__)
+                await asyncio.sleep(0.5)
+        await self._connection.subscribe("fedast.hello.*", cb=self._greeted)
+        await self._connection.subscribe("fedast.order", cb=self._ordered)
+        self._tasks.append(asyncio.create_task(self._read_uploads()))
+
+    async def _prepare(self) -> None:
+        """Streams, and a consumer for every client; all of it may be there already."""
         common: dict[str, Any] = {"storage": StorageType.FILE}
         await self._stream(
             name=REQUESTS, subjects=["fedast.request.>"], retention=RetentionPolicy.WORK_QUEUE,
@@ -233,9 +251,6 @@ class NatsServer:
                 max_ack_pending=1,
                 ack_wait=self._patience,
             )
-        await self._connection.subscribe("fedast.hello.*", cb=self._greeted)
-        await self._connection.subscribe("fedast.order", cb=self._ordered)
-        self._tasks.append(asyncio.create_task(self._read_uploads()))
 
     async def _stream(self, **options: Any) -> None:
         config = StreamConfig(**options)
@@ -250,7 +265,10 @@ class NatsServer:
             self._incoming.put_nowait(Greeted(int(client), message.data))
 
     async def _ordered(self, message: Msg) -> None:
-        await self._incoming.put(Ordered(message.data, message.reply))
+        if len(self._orders) < 64:
+            self._orders.append(Ordered(message.data, message.reply))
+            if self._incoming.empty():
+                self._incoming.put_nowait(self._orders.popleft())
 
     async def _read_uploads(self) -> None:
         """Read by sequence number; after any trouble, go on from where we were."""
@@ -288,7 +306,7 @@ class NatsServer:
                 if place <= last:
                     continue
                 found = self._assemble(place, message)
-                if found is not None:
+                if found is not None and place > self._after:
                     await self._incoming.put(found)
                 last = self._read = place
 
@@ -370,6 +388,8 @@ class NatsServer:
         for task in self._tasks:
             if task.done():
                 task.result()
+        if self._orders:
+            return self._orders.popleft()
         try:
             return await asyncio.wait_for(self._incoming.get(), timeout)
         except TimeoutError:
@@ -416,7 +436,7 @@ class _NatsDelivery:
 
     async def done(self) -> None:
         with suppress(*_TROUBLE):  # not acknowledged: it comes again, and is known to be done
-            await self._message.ack_sync(timeout=5)
+            await self._message.ack()
 
     async def give_back(self) -> None:
         with suppress(*_TROUBLE):

@@ -190,7 +190,7 @@ class FederationServer:
         self._journal.go_live(past.tensors)
         self._offset += past.time
         self._place = past.place
-        for client in self._pool.everyone():
+        for client in self._pool.here:
             self._seen[client] = self._heard[client] = self.now
         self._resend = True
         log.info(
@@ -553,7 +553,7 @@ class FederationServer:
         if not self._started and len(self._pool) >= options.min_clients:
             log.info("beginning with %d clients", len(self._pool))
             await self._happen({"e": "start"})
-        for client in list(self._pool.everyone()):
+        for client in self._pool.here:
             if self.now - self._seen.get(client, self.now) > options.lease:
                 log.warning("client %d is gone: no sign of life for %g s", client, options.lease)
                 await self._happen({"e": "leave", "c": client})

@@ -168,7 +168,7 @@ def _checked(kind: type[Message], fields: Any) -> dict[str, Any]:
 
 
 def _text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= 2000
+    return isinstance(value, str) and len(value) <= _MAX_HEADER
 
 
 def _fits(value: Any, text: str) -> bool:

@@ -1,0 +1,68 @@
+"""What only the NATS transport has: parts of an upload on both sides of a server's crash."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from fedast.deploy.nats import upload_subject
+from fedast.deploy.transport import Uploaded
+from tests.deploy.nats_support import NatsBed
+
+
+async def upload_of(server: object) -> Uploaded:
+    async with asyncio.timeout(20):
+        while True:
+            found = await server.receive(1.0)  # type: ignore[attr-defined]
+            if isinstance(found, Uploaded):
+                return found
+
+
+def test_an_upload_whose_parts_came_before_and_after_a_crash_is_whole(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with NatsBed(tmp_path, clients=2) as bed, asyncio.timeout(60):
+            server, client = await bed.server(), await bed.client(0)
+            js = client._js
+            await js.publish(upload_subject(0, "long.0-2"), b"first half, ")
+            await client.upload("short", b"whole")
+            short = await upload_of(server)
+            assert short.data == b"whole"
+            await server.settle(short.place)  # what is not whole yet is not settled
+            await server.close()
+            again = await bed.server(after=short.place)
+            await js.publish(upload_subject(0, "long.1-2"), b"second half")
+            long = await upload_of(again)
+            assert (long.name, long.data) == ("long", b"first half, second half")
+            assert long.place > short.place
+            await again.settle(long.place)
+            info = await again._js.stream_info("FEDAST_UPDATES")
+            assert info.state.messages == 0
+
+    asyncio.run(go())
+
+
+def test_a_server_waits_for_nats(tmp_path: Path) -> None:
+    """NATS goes away between two starts; the server is patient, and so are clients."""
+
+    async def go() -> None:
+        async with NatsBed(tmp_path, clients=1) as bed, asyncio.timeout(60):
+            server, client = await bed.server(), await bed.client(0)
+            await server.send(0, 1, b"one")
+            bed.kill()
+
+            async def restart() -> None:
+                await asyncio.sleep(1.5)
+                bed.start()
+
+            restarting = asyncio.create_task(restart())
+            await server.send(0, 2, b"two")
+            await restarting
+            seen: list[bytes] = []
+            while len(seen) < 2:
+                delivery = await client.next(2.0)
+                if delivery is not None:
+                    seen.append(delivery.data)
+                    await delivery.done()
+            assert seen == [b"one", b"two"]
+
+    asyncio.run(go())
