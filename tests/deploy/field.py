@@ -133,6 +133,7 @@ class Field:
         assert {task["finish_reason"] for task in result["tasks"].values()} == {"rounds"}
         assert {task["rounds"] for task in result["tasks"].values()} == {self._rounds}
         counts = audit(self.run)
+        assert counts["open"] == 0
         answered = self.answered()
         counts["answered"] = len(answered)
         known = self._known()

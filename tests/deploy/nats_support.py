@@ -9,7 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedast.deploy.nats import Credentials, NatsClient, NatsServer, connect, inbox, order
+from fedast.deploy.nats import (
+    CONTROL_INBOX,
+    SERVER_INBOX,
+    Credentials,
+    NatsClient,
+    NatsServer,
+    connect,
+    inbox,
+    order,
+)
 from fedast.deploy.setup import CONTROL, SERVER, Layout, client_name, initialise
 from fedast.deploy.transport import ClientTransport, ServerTransport
 
@@ -61,7 +70,9 @@ class NatsBed:
 
     async def __aenter__(self) -> NatsBed:
         self.start()
-        probe = await connect([self.url], self.keys(CONTROL), name="probe", patience=15)
+        probe = await connect(
+            [self.url], self.keys(CONTROL), name="probe", inbox_prefix=CONTROL_INBOX, patience=15
+        )
         await probe.close()
         return self
 
@@ -71,7 +82,9 @@ class NatsBed:
         self.kill()
 
     async def server(self, after: int = 0, limit: int = 40 * 2**20) -> NatsServer:
-        connection = await connect([self.url], self.keys(SERVER), name="server", patience=15)
+        connection = await connect(
+            [self.url], self.keys(SERVER), name="server", inbox_prefix=SERVER_INBOX, patience=15
+        )
         server = NatsServer(connection, range(self._clients), self._patience)
         self._opened.append(server)
         await server.start(after, limit)

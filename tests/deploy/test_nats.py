@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from fedast.deploy.nats import upload_subject
+from fedast.deploy.nats import PART, upload_subject
 from fedast.deploy.transport import Uploaded
 from tests.deploy.nats_support import NatsBed
 
@@ -23,7 +23,7 @@ def test_an_upload_whose_parts_came_before_and_after_a_crash_is_whole(tmp_path: 
         async with NatsBed(tmp_path, clients=2) as bed, asyncio.timeout(60):
             server, client = await bed.server(), await bed.client(0)
             js = client._js
-            await js.publish(upload_subject(0, "long.0-2"), b"first half, ")
+            await js.publish(upload_subject(0, "long.0-2"), b"x" * PART)
             await client.upload("short", b"whole")
             short = await upload_of(server)
             assert short.data == b"whole"
@@ -32,7 +32,7 @@ def test_an_upload_whose_parts_came_before_and_after_a_crash_is_whole(tmp_path: 
             again = await bed.server(after=short.place)
             await js.publish(upload_subject(0, "long.1-2"), b"second half")
             long = await upload_of(again)
-            assert (long.name, long.data) == ("long", b"first half, second half")
+            assert (long.name, long.data) == ("long", b"x" * PART + b"second half")
             assert long.place > short.place
             await again.settle(long.place)
             info = await again._js.stream_info("FEDAST_UPDATES")
@@ -47,7 +47,7 @@ def test_a_server_waits_for_nats(tmp_path: Path) -> None:
     async def go() -> None:
         async with NatsBed(tmp_path, clients=1) as bed, asyncio.timeout(60):
             server, client = await bed.server(), await bed.client(0)
-            await server.send(0, 1, b"one")
+            await server.send(0, "1", b"one")
             bed.kill()
 
             async def restart() -> None:
@@ -55,7 +55,7 @@ def test_a_server_waits_for_nats(tmp_path: Path) -> None:
                 bed.start()
 
             restarting = asyncio.create_task(restart())
-            await server.send(0, 2, b"two")
+            await server.send(0, "2", b"two")
             await restarting
             seen: list[bytes] = []
             while len(seen) < 2:
@@ -64,5 +64,17 @@ def test_a_server_waits_for_nats(tmp_path: Path) -> None:
                     seen.append(delivery.data)
                     await delivery.done()
             assert seen == [b"one", b"two"]
+
+    asyncio.run(go())
+
+
+def test_parts_that_do_not_fit_together_are_passed_over(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with NatsBed(tmp_path, clients=1) as bed, asyncio.timeout(60):
+            server, client = await bed.server(limit=9 * 2**20), await bed.client(0)
+            for part in ("x.3-5", "x.0-2", "x.1-2", "y.7-3", "z.0-99999999", "w.a-b", "v"):
+                await client._js.publish(upload_subject(0, part), b"")
+            await client.upload("good", b"fine")
+            assert (await upload_of(server)).name == "good"
 
     asyncio.run(go())

@@ -125,7 +125,7 @@ def test_keys_that_are_missing_or_broken_are_said(tmp_path: Path) -> None:
 def test_a_client_reads_its_own_queue_and_writes_its_own_uploads(tmp_path: Path) -> None:
     async def body(bed: NatsBed) -> None:
         server = await bed.server()
-        await server.send(1, 5, b"secret of client 1")
+        await server.send(1, "5", b"secret of client 1")
         errors: list[str] = []
 
         async def noted(error: Exception) -> None:
@@ -138,8 +138,8 @@ def test_a_client_reads_its_own_queue_and_writes_its_own_uploads(tmp_path: Path)
         forbidden = [
             upload_subject(1, "5-t.0-1"),
             "fedast.hello.1",
-            request_subject(1, 6),
-            request_subject(0, 6),
+            request_subject(1, "6"),
+            request_subject(0, "6"),
             "fedast.model.0.0.x.0",
             "fedast.order",
             f"$JS.API.CONSUMER.MSG.NEXT.{REQUESTS}.client-1",
@@ -148,7 +148,7 @@ def test_a_client_reads_its_own_queue_and_writes_its_own_uploads(tmp_path: Path)
             f"$JS.API.STREAM.PURGE.{UPDATES}",
             f"$JS.API.STREAM.DELETE.{MODELS}",
             f"$JS.API.CONSUMER.CREATE.{REQUESTS}",
-            f"$JS.API.DIRECT.GET.{REQUESTS}.{request_subject(1, 5)}",
+            f"$JS.API.DIRECT.GET.{REQUESTS}.{request_subject(1, '5')}",
             f"$JS.ACK.{REQUESTS}.client-1.1.1.1.1.1",
         ]
         for subject in forbidden:

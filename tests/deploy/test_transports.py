@@ -85,8 +85,8 @@ def test_requests_are_first_come_first_served_one_at_a_time(kind: str, tmp_path:
     async def body(bed: Bed) -> None:
         server, client = await bed.server(), await bed.client(0)
         for number in (3, 1, 2):
-            await server.send(0, number, f"request {number}".encode())
-        await server.send(1, 9, b"another's")
+            await server.send(0, str(number), f"request {number}".encode())
+        await server.send(1, "9", b"another's")
         seen = []
         for _ in range(3):
             delivery = await client.next(5.0)
@@ -103,12 +103,12 @@ def test_requests_are_first_come_first_served_one_at_a_time(kind: str, tmp_path:
 def test_sending_again_what_is_queued_changes_nothing(kind: str, tmp_path: Path) -> None:
     async def body(bed: Bed) -> None:
         server, client = await bed.server(), await bed.client(0)
-        await server.send(0, 7, b"first")
-        await server.send(0, 7, b"second")
+        await server.send(0, "7", b"first")
+        await server.send(0, "7", b"second")
         delivery = await client.next(5.0)
         assert delivery is not None
         assert delivery.data == b"first"
-        await server.send(0, 7, b"third")  # in the client's hands
+        await server.send(0, "7", b"third")  # in the client's hands
         await delivery.done()
         assert await client.next(0.3) is None
 
@@ -118,7 +118,7 @@ def test_sending_again_what_is_queued_changes_nothing(kind: str, tmp_path: Path)
 def test_a_request_that_nobody_finishes_is_handed_out_again(kind: str, tmp_path: Path) -> None:
     async def body(bed: Bed) -> None:
         server = await bed.server()
-        await server.send(0, 1, b"work")
+        await server.send(0, "1", b"work")
         first = await (await bed.client(0)).next(5.0)
         assert first is not None  # and its client dies
         again = await (await bed.client(0)).next(6.0)
@@ -131,7 +131,7 @@ def test_a_request_that_nobody_finishes_is_handed_out_again(kind: str, tmp_path:
 def test_work_under_way_is_not_handed_out_again(kind: str, tmp_path: Path) -> None:
     async def body(bed: Bed) -> None:
         server, client = await bed.server(), await bed.client(0)
-        await server.send(0, 1, b"long work")
+        await server.send(0, "1", b"long work")
         delivery = await client.next(5.0)
         assert delivery is not None
         for _ in range(8):
@@ -147,7 +147,7 @@ def test_work_under_way_is_not_handed_out_again(kind: str, tmp_path: Path) -> No
 def test_what_is_given_back_comes_again_at_once(kind: str, tmp_path: Path) -> None:
     async def body(bed: Bed) -> None:
         server, client = await bed.server(), await bed.client(0)
-        await server.send(0, 1, b"work")
+        await server.send(0, "1", b"work")
         delivery = await client.next(5.0)
         assert delivery is not None
         await delivery.give_back()
@@ -160,10 +160,10 @@ def test_what_is_given_back_comes_again_at_once(kind: str, tmp_path: Path) -> No
 def test_a_withdrawn_request_is_not_handed_out(kind: str, tmp_path: Path) -> None:
     async def body(bed: Bed) -> None:
         server, client = await bed.server(), await bed.client(0)
-        await server.send(0, 1, b"one")
-        await server.send(0, 2, b"two")
-        await server.withdraw(0, 1)
-        await server.withdraw(0, 99)
+        await server.send(0, "1", b"one")
+        await server.send(0, "2", b"two")
+        await server.withdraw(0, "1")
+        await server.withdraw(0, "99")
         delivery = await client.next(5.0)
         assert delivery is not None
         assert delivery.data == b"two"
@@ -210,11 +210,10 @@ def test_what_is_too_long_is_cut_and_said(kind: str, tmp_path: Path) -> None:
         server, client = await bed.server(limit=1000), await bed.client(0)
         await client.upload("short", b"x" * 1000)
         await client.upload("long", b"x" * 1001)
-        await client.upload("very-long", b"x" * 9_000_000)
         await client.upload("after", b"y")
-        found = [await upload_of(server) for _ in range(4)]
+        found = [await upload_of(server) for _ in range(3)]
         assert [(u.name, u.oversized) for u in found] == [
-            ("short", False), ("long", True), ("very-long", True), ("after", False)
+            ("short", False), ("long", True), ("after", False)
         ]  # fmt: skip
         assert all(len(upload.data) <= 1000 for upload in found)
 

@@ -164,8 +164,13 @@ def test_updates_are_checked(
 
 
 def test_a_token_stands_for_one_assignment() -> None:
-    base = wire.token(1, 2, 3, "0.1.abc")
-    assert wire.token(1, 2, 3, "0.1.abc") == base
-    parts = [(2, 2, 3, "0.1.abc"), (1, 3, 3, "0.1.abc"), (1, 2, 4, "0.1.abc"), (1, 2, 3, "0.1.abd")]
-    others = {wire.token(*part) for part in parts}
+    ours, theirs = b"secret", b"other"
+    base = wire.token(ours, 2, 3, "0.1.abc")
+    assert wire.token(ours, 2, 3, "0.1.abc") == base
+    others = {
+        wire.token(theirs, 2, 3, "0.1.abc"),
+        wire.token(ours, 3, 3, "0.1.abc"),
+        wire.token(ours, 2, 4, "0.1.abc"),
+        wire.token(ours, 2, 3, "0.1.abd"),
+    }
     assert len(others | {base}) == 5

@@ -24,7 +24,16 @@ from fedast.cli.running import load_resolved
 from fedast.cli.tables import result_table
 from fedast.deploy import wire
 from fedast.deploy.agent import Agent
-from fedast.deploy.nats import Credentials, NatsClient, NatsServer, connect, inbox, order
+from fedast.deploy.nats import (
+    CONTROL_INBOX,
+    SERVER_INBOX,
+    Credentials,
+    NatsClient,
+    NatsServer,
+    connect,
+    inbox,
+    order,
+)
 from fedast.deploy.setup import CONTROL, SERVER, Layout, client_name, initialise
 from fedast.deploy.transport import TransportError
 from fedast.experiments.load import ConfigError
@@ -158,7 +167,9 @@ def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
 def _wait_for_nats(process: subprocess.Popen[bytes], layout: Layout) -> None:
     async def probe() -> None:
         keys = Credentials(layout.credentials(CONTROL))
-        connection = await connect([_url(layout)], keys, name="probe", patience=10)
+        connection = await connect(
+            [_url(layout)], keys, name="probe", inbox_prefix=CONTROL_INBOX, patience=10
+        )
         await connection.close()
 
     try:
@@ -298,7 +309,8 @@ def serve(
         )
 
     async def go() -> None:
-        connection = await connect(servers, Credentials(Path(creds)), name="server")
+        keys = Credentials(Path(creds))
+        connection = await connect(servers, keys, name="server", inbox_prefix=SERVER_INBOX)
         transport = NatsServer(connection, range(count), config.federation.redeliver_after)
         watch = () if view is None else (view.watch,)
         federation = Federation(config, transport, Path(out), watch)

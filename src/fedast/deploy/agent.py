@@ -119,13 +119,12 @@ class Agent:
             alive.cancel()
             with suppress(asyncio.CancelledError):
                 await alive
-        if update is not None:
-            precision = "half" if request.half else "single"
-            data = wire.encode(update, precision)
-            kind = "e" if request.kind == "evaluate" else ""
-            await self._transport.upload(f"{kind}{request.id}-{request.token}", data)
-            self.done += 1
-            log.info("answered request %d", request.id)
+        precision = "half" if request.half else "single"
+        data = wire.encode(update, precision)
+        kind = "e" if request.kind == "evaluate" else ""
+        await self._transport.upload(f"{kind}{request.id}-{request.token}", data)
+        self.done += 1
+        log.info("answered request %d", request.id)
         await delivery.done()
 
     async def _keep_alive(self, delivery: Delivery) -> None:
@@ -133,8 +132,8 @@ class Agent:
             await asyncio.sleep(self._transport.patience / 3)
             await delivery.working()
 
-    async def _answer(self, request: wire.Request) -> wire.Update | None:
-        """The update; words in its place if it cannot be trained; None if nobody wants it."""
+    async def _answer(self, request: wire.Request) -> wire.Update:
+        """The update, or words in its place if it cannot be trained."""
         if request.task not in self._training.tasks:
             return self._failure(request, f"there is no task {request.task!r} here")
         if request.size != self._training.size(request.task):
@@ -147,9 +146,8 @@ class Agent:
             vector = await self._model(request)
         except wire.WireError as error:
             return self._failure(request, str(error))
-        if vector is None:
-            log.info("request %d is out of date: its model is gone", request.id)
-            return None
+        if vector is None:  # said, and not kept quiet: if it still counts, another gets it
+            return self._failure(request, wire.MODEL_GONE)
         if request.kind == "evaluate":
             return await self._evaluate(request, vector)
         began = self._clock()

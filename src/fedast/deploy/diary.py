@@ -14,12 +14,14 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Any, TextIO, final
+from typing import Any, final
 
 import torch
 
 from fedast.learn.checkpoints import Checkpoint, newest, save
+from fedast.records.run import UnusableFolder
 
 ENTRIES, STATE = "diary.jsonl", "state"
 
@@ -44,12 +46,13 @@ class Diary:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._unwritten: list[str] = []
-        self._file: TextIO | None = None
+        self._file: FileIO | None = None
         self.count = 0
+        self._committed = 0
 
     @property
     def dirty(self) -> bool:
-        return bool(self._unwritten)
+        return self.count != self._committed
 
     def open(self, say: Callable[[str], None]) -> Past | None:
         """Begin, or take up what is there."""
@@ -66,22 +69,35 @@ class Diary:
                     kept.append(line)
             entries = [json.loads(line) for line in kept]
             if len(entries) < found.steps:
-                raise ValueError(
+                raise UnusableFolder(
                     f"{path}: has {len(entries)} entries, its state is of {found.steps}"
                 )
-            draft = path.with_suffix(".part")
-            with draft.open("w", encoding="utf-8") as file:
-                file.writelines(kept)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, path)
+            os.truncate(path, sum(len(line.encode()) for line in kept))
+        elif any((self._folder / STATE).glob("*.json")):
+            raise UnusableFolder(
+                f"{self._folder}: no state in it can be read; restore it, or serve to a new folder"
+            )
         elif path.exists():
             path.unlink()  # killed before its first commit: nothing was promised to anybody
-        self._file = path.open("a", encoding="utf-8")
-        self.count = len(entries)
+        self._file = FileIO(path, "a")
+        self.count = self._committed = len(entries)
         if found is None:
             return None
         return Past(entries, found.time, found.tensors, found.answers)
+
+    def secret(self) -> bytes:
+        """A key that nobody else has; made once."""
+        path = self._folder / "secret"
+        if not path.exists():
+            draft = path.with_suffix(".part")
+            draft.unlink(missing_ok=True)
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(os.urandom(32))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        return path.read_bytes()
 
     def write(self, entry: Mapping[str, Any]) -> None:
         self._unwritten.append(json.dumps(entry, separators=(",", ":")) + "\n")
@@ -93,14 +109,15 @@ class Diary:
         """All of it on disk, or (if the disk is full, say) an ``OSError`` and all as before."""
         assert self._file is not None
         if self._unwritten:
-            size = self._file.tell()
+            size = os.fstat(self._file.fileno()).st_size
+            data = "".join(self._unwritten).encode()
             try:
-                self._file.writelines(self._unwritten)
-                self._file.flush()
+                written = 0
+                while written < len(data):
+                    written += self._file.write(data[written:]) or 0
                 os.fsync(self._file.fileno())
             except OSError:
-                # What is half written is cut off, and written again by the next commit.
-                self._reopen(size)
+                self._file.truncate(size)  # what is half written is written again next time
                 raise
             self._unwritten.clear()
         save(
@@ -113,11 +130,7 @@ class Diary:
                 answers=tuple(answers),
             ),
         )
-
-    def _reopen(self, size: int) -> None:
-        path = self._folder / ENTRIES
-        os.truncate(path, size)
-        self._file = path.open("a", encoding="utf-8")
+        self._committed = self.count
 
     def close(self) -> None:
         if self._file is not None:

@@ -97,8 +97,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    request: RequestId
-    client: ClientId
+    """What was sent is not wanted any more."""
+
+    sent: Send
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,7 @@ class Driver:
                 self._learner.drop(command.request, command.task)
                 gone = self.open.pop(command.request, None)
                 if gone is not None:
-                    effects.append(Withdraw(gone.request, gone.client))
+                    effects.append(Withdraw(gone))
             case Finish() | Ignore() | Reallocate():
                 pass
             case _:

@@ -18,8 +18,8 @@ class Hub:
 
     patience: float = 30.0
     models: dict[str, bytes] = field(default_factory=dict)
-    queues: dict[ClientId, OrderedDict[int | str, bytes]] = field(default_factory=dict)
-    taken: dict[tuple[ClientId, int | str], float] = field(default_factory=dict)
+    queues: dict[ClientId, OrderedDict[str, bytes]] = field(default_factory=dict)
+    taken: dict[tuple[ClientId, str], float] = field(default_factory=dict)
     """When requests in clients' hands are handed out again."""
     uploads: dict[int, tuple[ClientId, str, bytes]] = field(default_factory=dict)
     names: set[tuple[ClientId, str]] = field(default_factory=set)
@@ -49,13 +49,13 @@ class MemoryServer:
     async def retire(self, name: str) -> None:
         self._hub.models.pop(name, None)
 
-    async def send(self, client: ClientId, request: int | str, data: bytes) -> None:
-        self._hub.queues.setdefault(client, OrderedDict()).setdefault(request, data)
+    async def send(self, client: ClientId, name: str, data: bytes) -> None:
+        self._hub.queues.setdefault(client, OrderedDict()).setdefault(name, data)
         self._hub.stir()
 
-    async def withdraw(self, client: ClientId, request: int) -> None:
-        if (client, request) not in self._hub.taken:
-            self._hub.queues.get(client, OrderedDict()).pop(request, None)
+    async def withdraw(self, client: ClientId, name: str) -> None:
+        if (client, name) not in self._hub.taken:
+            self._hub.queues.get(client, OrderedDict()).pop(name, None)
 
     async def receive(self, timeout: float) -> Incoming | None:
         end = asyncio.get_running_loop().time() + timeout
@@ -89,9 +89,9 @@ class MemoryServer:
 
 @final
 class _MemoryDelivery:
-    def __init__(self, hub: Hub, client: ClientId, request: int | str, data: bytes) -> None:
+    def __init__(self, hub: Hub, client: ClientId, name: str, data: bytes) -> None:
         self._hub = hub
-        self._key = (client, request)
+        self._key = (client, name)
         self.data = data
 
     async def working(self) -> None:
@@ -137,12 +137,12 @@ class MemoryClient:
     def _take(self, now: float) -> Delivery | None:
         """The first of the queue, unless one is in the client's hands."""
         queue = self._hub.queues.get(self._client, OrderedDict())
-        for request, data in queue.items():
-            key = (self._client, request)
+        for name, data in queue.items():
+            key = (self._client, name)
             if self._hub.taken.get(key, 0.0) > now:
                 return None
             self._hub.taken[key] = now + self._hub.patience
-            return _MemoryDelivery(self._hub, self._client, request, data)
+            return _MemoryDelivery(self._hub, self._client, name, data)
         return None
 
     async def fetch(self, name: str) -> bytes | None:

@@ -58,13 +58,15 @@ PART = 4 * 2**20
 REQUESTS, UPDATES, MODELS = "FEDAST_REQUESTS", "FEDAST_UPDATES", "FEDAST_MODELS"
 _PER_SUBJECT = 10077  # JetStream's code for "maximum messages per subject exceeded"
 _PARTS = "Fedast-Parts"
+_PARTS_WITHIN = 600.0
+"""Seconds in which all parts of an upload must have come."""
 _OPEN_ASSEMBLIES = 4
 """Uploads in parts that a client may have begun and not finished."""
 _TROUBLE = (NatsError, JetStreamError, TimeoutError, OSError)
 
 
-def request_subject(client: ClientId, request: int | str) -> str:
-    return f"fedast.request.{client}.{request}"
+def request_subject(client: ClientId, name: str) -> str:
+    return f"fedast.request.{client}.{name}"
 
 
 def upload_subject(client: ClientId | str, rest: str) -> str:
@@ -73,6 +75,9 @@ def upload_subject(client: ClientId | str, rest: str) -> str:
 
 def inbox(client: ClientId) -> str:
     return f"_INBOX_client_{client}"
+
+
+SERVER_INBOX, CONTROL_INBOX = "_INBOX_server", "_INBOX_control"
 
 
 def consumer(client: ClientId) -> str:
@@ -189,10 +194,11 @@ def _tls_text(error: ssl.SSLError) -> str:
 class _Assembly:
     """The parts of an upload that have come so far."""
 
+    first: int
+    """The place of the part that came first."""
+    count: int
+    since: float
     parts: dict[int, bytes] = field(default_factory=dict)
-    first: int = 0
-    size: int = 0
-    refused: bool = False
 
 
 @final
@@ -203,7 +209,10 @@ class NatsServer:
         self._js: JetStreamContext = connection.jetstream(timeout=4)
         self._clients = clients
         self._patience = patience
-        self._incoming: asyncio.Queue[Incoming] = asyncio.Queue(maxsize=256)
+        self._incoming: asyncio.Queue[Uploaded | None] = asyncio.Queue(maxsize=64)
+        """Uploads; None wakes up whoever waits for something else."""
+        self._greetings: dict[ClientId, bytes] = {}
+        """The latest of each client: nobody can push out another's."""
         self._orders: deque[Ordered] = deque()
         """They do not wait behind uploads."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -261,14 +270,18 @@ class NatsServer:
 
     async def _greeted(self, message: Msg) -> None:
         client = message.subject.rpartition(".")[2]
-        if client.isdecimal() and not self._incoming.full():  # a greeting may be lost
-            self._incoming.put_nowait(Greeted(int(client), message.data))
+        if client.isdecimal() and len(client) < 10:
+            self._greetings[int(client)] = message.data
+            self._wake()
 
     async def _ordered(self, message: Msg) -> None:
         if len(self._orders) < 64:
             self._orders.append(Ordered(message.data, message.reply))
-            if self._incoming.empty():
-                self._incoming.put_nowait(self._orders.popleft())
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._incoming.empty():
+            self._incoming.put_nowait(None)
 
     async def _read_uploads(self) -> None:
         """Read by sequence number; after any trouble, go on from where we were."""
@@ -292,7 +305,7 @@ class NatsServer:
                 await asyncio.sleep(0.5)
 
     async def _read_from(self, subscription: JetStreamContext.PullSubscription) -> None:
-        last = self._read
+        last, delivered = self._read, 0
         while True:
             try:
                 messages = await subscription.fetch(32, timeout=2)
@@ -303,6 +316,9 @@ class NatsServer:
                 continue
             for message in messages:
                 place = message.metadata.sequence.stream
+                if message.metadata.sequence.consumer != delivered + 1:
+                    raise TransportError("uploads were lost on their way; reading them again")
+                delivered += 1
                 if place <= last:
                     continue
                 found = self._assemble(place, message)
@@ -322,25 +338,26 @@ class NatsServer:
             data = message.data
             return Uploaded(place, client, name, data[: self._limit], len(data) > self._limit)
         key = (client, name)
+        if not 0 <= number < count <= self._limit // PART + 1:
+            return None  # no upload that is allowed has so many parts
+        now = asyncio.get_running_loop().time()
+        for other, begun in list(self._assemblies.items()):
+            if now - begun.since > _PARTS_WITHIN:
+                del self._assemblies[other]
         mine = [other for other in self._assemblies if other[0] == client]
         if key not in self._assemblies and len(mine) >= _OPEN_ASSEMBLIES:
             del self._assemblies[mine[0]]
-        assembly = self._assemblies.setdefault(key, _Assembly(first=place))
-        if assembly.refused:
+        assembly = self._assemblies.setdefault(key, _Assembly(place, count, now))
+        fits = len(message.data) == PART or (number == count - 1 and len(message.data) < PART)
+        if count != assembly.count or not fits:
+            del self._assemblies[key]
             return None
-        if number not in assembly.parts:
-            assembly.parts[number] = message.data
-            assembly.size += len(message.data)
-        if assembly.size > self._limit or not 0 <= number < count:
-            assembly.refused = True
-            data = assembly.parts.get(0, b"")[: self._limit]
-            assembly.parts.clear()
-            return Uploaded(place, client, name, data, oversized=True)
+        assembly.parts[number] = message.data
         if len(assembly.parts) < count:
             return None
         del self._assemblies[key]
         whole = b"".join(assembly.parts[n] for n in range(count))
-        return Uploaded(place, client, name, whole)
+        return Uploaded(place, client, name, whole[: self._limit], len(whole) > self._limit)
 
     async def publish(self, name: str, data: bytes) -> None:
         count = -(-len(data) // PART) or 1
@@ -352,15 +369,15 @@ class NatsServer:
     async def retire(self, name: str) -> None:
         await self._purge(MODELS, f"fedast.model.{name}.>")
 
-    async def send(self, client: ClientId, request: int | str, data: bytes) -> None:
+    async def send(self, client: ClientId, name: str, data: bytes) -> None:
         try:
-            await self._patiently(request_subject(client, request), data)
+            await self._patiently(request_subject(client, name), data)
         except APIError as error:
             if error.err_code != _PER_SUBJECT:
                 raise TransportError(f"a request cannot be sent: {error}") from error
 
-    async def withdraw(self, client: ClientId, request: int) -> None:
-        await self._purge(REQUESTS, request_subject(client, request))
+    async def withdraw(self, client: ClientId, name: str) -> None:
+        await self._purge(REQUESTS, request_subject(client, name))
 
     async def _purge(self, stream: str, subject: str) -> None:
         with suppress(*_TROUBLE):  # what stays is found to be of no use later on
@@ -388,15 +405,23 @@ class NatsServer:
         for task in self._tasks:
             if task.done():
                 task.result()
-        if self._orders:
-            return self._orders.popleft()
-        try:
-            return await asyncio.wait_for(self._incoming.get(), timeout)
-        except TimeoutError:
-            return None
+        end = asyncio.get_running_loop().time() + timeout
+        while True:
+            if self._orders:
+                return self._orders.popleft()
+            if self._greetings:
+                client = next(iter(self._greetings))
+                return Greeted(client, self._greetings.pop(client))
+            left = end - asyncio.get_running_loop().time()
+            try:
+                found = await asyncio.wait_for(self._incoming.get(), max(0.0, left))
+            except TimeoutError:
+                return None
+            if found is not None:
+                return found
 
     async def settle(self, place: int) -> None:
-        begun = [assembly.first for assembly in self._assemblies.values() if not assembly.refused]
+        begun = [assembly.first for assembly in self._assemblies.values()]
         upto = min([place + 1, *begun])
         with suppress(*_TROUBLE):
             await self._js.purge_stream(UPDATES, seq=upto)
@@ -524,7 +549,9 @@ async def order(
     servers: Sequence[str], credentials: Credentials, data: bytes, timeout: float = 10.0
 ) -> AsyncIterator[bytes]:
     """Give the server an order and wait for its answer."""
-    connection = await connect(servers, credentials, name="control", patience=timeout)
+    connection = await connect(
+        servers, credentials, name="control", inbox_prefix=CONTROL_INBOX, patience=timeout
+    )
     try:
         try:
             message = await connection.request("fedast.order", data, timeout=timeout)

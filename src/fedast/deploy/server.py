@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -43,15 +45,18 @@ from fedast.core.protocol import (
 from fedast.core.streams import Stream
 from fedast.deploy import wire
 from fedast.deploy.diary import Diary
-from fedast.deploy.driver import Ask, Driver, Effect, LivePool, Send
+from fedast.deploy.driver import Ask, Driver, Effect, LivePool, Send, Withdraw
 from fedast.deploy.meters import Meters
 from fedast.deploy.transport import Greeted, Ordered, ServerTransport, Uploaded
 from fedast.learn.journal import Journal
 from fedast.learn.learner import TorchLearner
 from fedast.learn.trainer import Update
+from fedast.records.run import UnusableFolder
 
 log = logging.getLogger("fedast.server")
 Entry = dict[str, Any]
+_MOST_POINTS = 1_000_000
+"""No client's evaluation counts for more points than these, whatever it says."""
 _FAILURES = 10
 """Trainings in a row that a client may fail in."""
 
@@ -105,6 +110,7 @@ class FederationServer:
         transport: ServerTransport,
         diary: Diary,
         seed: int,
+        digest: str,
         options: Options,
         meters: Meters,
         clock: Callable[[], float] = time.monotonic,
@@ -121,6 +127,7 @@ class FederationServer:
         self._transport = transport
         self._diary = diary
         self._seed = seed
+        self._digest = digest
         self._options = options
         self._meters = meters
         self._clock = clock
@@ -128,6 +135,8 @@ class FederationServer:
         self._started = False
         self._names: dict[tuple[TaskName, Version], str] = {}
         """Models that are published."""
+        self._retired: list[str] = []
+        """Models to be taken away after the next commit."""
         self._seen: dict[ClientId, float] = {}
         self._heard: dict[ClientId, float] = {}
         """When a client last answered, or was first given something to do."""
@@ -141,6 +150,8 @@ class FederationServer:
         self._retry_at = 0.0
         self._resend = False
         self._stopping = False
+        self._ticked = 0.0
+        self._secret = b""
         self._due = 0.0
 
     @property
@@ -162,11 +173,15 @@ class FederationServer:
         limit = 4 * max(self._sizes.values()) + 65536
         await self._transport.start(self._place, limit)
         self._settled = self._place
+        self._ticked = self.now
+        for send in list(self._driver.open.values()):
+            # Decided by the last commit and not sent yet: now, before anything steps the model.
+            await self._publish(send.task, send.version)
         while not self._stopping and not self.finished:
             incoming = await self._transport.receive(0.2)
             match incoming:
                 case Uploaded():
-                    await self._uploaded(incoming)
+                    await self._guarded(incoming)
                 case Greeted():
                     await self._greeted(incoming)
                 case Ordered():
@@ -182,8 +197,16 @@ class FederationServer:
 
     def _recover(self) -> None:
         past = self._diary.open(log.warning)
+        self._secret = self._diary.secret()
         if past is None:
+            self._note({"e": "config", "digest": self._digest})
             return
+        first = past.entries[0] if past.entries else {}
+        if first.get("digest") != self._digest:
+            raise UnusableFolder(
+                "the configuration is another than when this federation began; serve it to a new "
+                "folder with --out"
+            )
         self._journal.repeat(past.answers)
         for entry in past.entries:
             self._apply(entry)
@@ -213,14 +236,18 @@ class FederationServer:
         entry["t"] = round(self.now, 4)
         self._diary.write(entry)
         effects = await asyncio.to_thread(self._apply, entry, update)
+        if effects and "place" not in entry:
+            # An upload is read again after a crash, and decided in the same way; this will not
+            # happen again by itself, so it must be durable before anybody is told.
+            await self._commit(force=True)
         for effect in effects:
             match effect:
                 case Send():
                     await self._send(effect)
                 case Ask():
                     await self._ask(effect)
-                case _:
-                    await self._transport.withdraw(effect.client, effect.request)
+                case Withdraw(sent=gone):
+                    await self._transport.withdraw(gone.client, self._request_name(gone))
         self._meters.after(self._driver, self._pool)
 
     def _apply(self, entry: Mapping[str, Any], update: Update | None = None) -> list[Effect]:
@@ -265,6 +292,8 @@ class FederationServer:
                 return self._changed(now)
             case "model":
                 self._names[entry["task"], entry["version"]] = entry["name"]
+            case "retire":
+                self._names.pop((entry["task"], entry["version"]), None)
             case "failure":
                 self._failures[entry["c"]] = self._failures.get(entry["c"], 0) + 1
             case "strike":
@@ -303,7 +332,8 @@ class FederationServer:
             half=self._options.half,
         )
         self._heard.setdefault(send.client, self.now)
-        await self._transport.send(send.client, send.request, wire.encode(request))
+        name = self._request_name(send)
+        await self._transport.send(send.client, name, wire.encode(request))
 
     async def _publish(self, task: TaskName, version: Version) -> str:
         """Where a model is; it is put there if it has not been."""
@@ -315,9 +345,13 @@ class FederationServer:
             self._note({"e": "model", "task": task, "version": version, "name": name})
         return self._names[task, version]
 
+    def _request_name(self, send: Send) -> str:
+        """With the token: what was decided otherwise before a crash is another request."""
+        return f"{send.request}-{self._token(send)}"
+
     def _token(self, send: Send) -> str:
         name = self._names.get((send.task, send.version), "")
-        return wire.token(self._seed, send.request, send.client, name)
+        return wire.token(self._secret, send.request, send.client, name)
 
     def _note(self, entry: Entry) -> None:
         """Something that changes no decision."""
@@ -330,15 +364,17 @@ class FederationServer:
     async def _ask(self, ask: Ask) -> None:
         """Have a few clients evaluate a model; who is asked follows from the seed alone."""
         key = (ask.task, ask.round)
-        here = self._pool.everyone()
-        if key not in self._driver.asked or not here:
-            return  # (without clients it is asked again later)
+        if key not in self._driver.asked:
+            return
         name = await self._publish(ask.task, ask.round)
+        here = self._pool.everyone()
+        if not here:
+            return  # it is asked again later
         stream = Stream.of(self._seed, "evaluate", ask.task, ask.round)
         chosen = [
             here[i] for i in stream.sample(len(here), min(len(here), self._options.evaluators))
         ]
-        token = wire.token(self._seed, ask.round, self._numbers[ask.task], name)
+        token = secrets.token_hex(12)  # asked again, it is another question
         self._polls[key] = _Poll(token, set(chosen), self.now)
         for client in chosen:
             request = wire.Request(
@@ -351,11 +387,15 @@ class FederationServer:
                 self._sizes[ask.task],
                 False,
             )
-            place = f"e{self._numbers[ask.task]}-{ask.round}"
+            place = f"e{self._numbers[ask.task]}-{ask.round}-{token}"
             await self._transport.send(client, place, wire.encode(request))
 
     async def _answered(self, upload: Uploaded) -> None:
         """A client's evaluation has come."""
+        word = upload.name.rpartition("-")[2]
+        if all(poll.token != word for poll in self._polls.values()):
+            self._note({"e": "superseded", "place": upload.place})
+            return
         try:
             if upload.oversized:
                 raise wire.WireError("it is longer than it may be")
@@ -370,10 +410,12 @@ class FederationServer:
             return
         self._seen[upload.client] = self.now
         poll.waiting.discard(upload.client)
-        if update.metric is None or update.failed is not None or update.samples < 1:
+        known = update.metric is not None and math.isfinite(update.metric + update.loss)
+        if not known or update.failed is not None or update.samples < 1:
             log.warning("client %d could not evaluate: %s", upload.client, update.failed)
         else:
-            poll.found.append((update.metric, update.loss, update.samples))
+            assert update.metric is not None
+            poll.found.append((update.metric, update.loss, min(update.samples, _MOST_POINTS)))
         await self._count(key, poll)
 
     async def _count(self, key: tuple[TaskName, Version], poll: _Poll) -> None:
@@ -407,47 +449,57 @@ class FederationServer:
 
     # --- what comes in --------------------------------------------------------------------------
 
+    async def _guarded(self, upload: Uploaded) -> None:
+        """Whatever a client sends, it must not end the server, now or when it is read again."""
+        try:
+            await self._uploaded(upload)
+        except (ArithmeticError, ValueError, LookupError, TypeError) as error:
+            log.exception("client %d uploaded what cannot be handled", upload.client)
+            await self._invalid(upload.client, None, upload.place, type(error).__name__)
+
     async def _uploaded(self, upload: Uploaded) -> None:
         if upload.place <= self._place:
             return  # it is in the diary already
+        if upload.client in self._quarantined:
+            self._place = upload.place
+            return
         if upload.name.startswith("e"):
             await self._answered(upload)
             return
         client, place = upload.client, upload.place
-        number = upload.name.partition("-")[0]
+        number, _, word = upload.name.partition("-")
         request: RequestId = int(number) if number.isdecimal() and len(number) < 16 else -1
         send = self._driver.open.get(request)
-        mine = send is not None and send.client == client
+        if send is None and 0 <= request < self._driver.sent:
+            # Late, or a second time: the algorithm says which.
+            await self._happen({"e": "arrive", "r": request, "w": 0.0, "l": 0.0, "place": place})
+            self._meters.ignored.inc()
+            return
+        if send is None or send.client != client or word != self._token(send):
+            # Not what is open: of a decision that a crash undid, another's, or made up. Only who
+            # has the token speaks for a request, so nobody is to blame for this.
+            self._note({"e": "superseded", "place": place})
+            self._meters.ignored.inc()
+            log.info("client %d uploaded %r, which is not open", client, upload.name[:60])
+            if send is not None and send.client == client:
+                await self._send(send)
+            return
         try:
             if upload.oversized:
                 raise wire.WireError("it is longer than it may be")
             update: wire.Update = wire.decode(upload.data, wire.Update)
-            if update.request != request:
+            if update.request != request or update.token != word:
                 raise wire.WireError("its name is that of another request")
         except wire.WireError as error:
-            await self._invalid(client, request if mine else None, place, str(error))
-            return
-        if send is None:
-            if request < 0 or request >= self._driver.sent:
-                await self._invalid(client, None, place, f"request {request} was never sent")
-            else:  # late, or a second time: the algorithm says which
-                entry = {"e": "arrive", "r": request, "w": 0.0, "l": 0.0, "place": place}
-                await self._happen(entry)
-                self._meters.ignored.inc()
-            return
-        if not mine:
-            await self._invalid(client, None, place, f"request {request} is another client's")
-            return
-        if update.token != self._token(send):
-            self._note({"e": "superseded", "place": place})
-            self._meters.ignored.inc()
+            await self._invalid(client, request, place, str(error))
             return
         self._heard[client] = self._seen[client] = self.now
         if update.vector is None and update.failed is not None:
             log.warning("client %d could not train request %d: %s", client, request, update.failed)
             await self._happen({"e": "lost", "r": request, "invalid": False, "place": place})
-            self._note({"e": "failure", "c": client})
-            await self._quarantine(client)
+            if not update.failed.startswith(wire.MODEL_GONE):  # that would be our fault
+                self._note({"e": "failure", "c": client})
+                await self._quarantine(client)
             return
         wrong = wire.sound(update, self._sizes[send.task], self._options.norm_bound)
         if wrong is not None:
@@ -550,6 +602,12 @@ class FederationServer:
 
     async def _tick(self) -> None:
         options = self._options
+        stall = self.now - self._ticked
+        if stall > 2.0:  # while we did not listen, nobody could show signs of life
+            for times in (self._seen, self._heard):
+                for client in times:
+                    times[client] = min(self.now, times[client] + stall)
+        self._ticked = self.now
         if not self._started and len(self._pool) >= options.min_clients:
             log.info("beginning with %d clients", len(self._pool))
             await self._happen({"e": "start"})
@@ -564,7 +622,6 @@ class FederationServer:
             tasks = list(self._driver.unfinished)
             await self._happen({"e": "stop", "tasks": tasks, "reason": "time"})
         await self._commit()
-        await self._retire()
 
     async def _time_out(self) -> None:
         """A client that is there but does not answer loses the request that it is at."""
@@ -582,11 +639,17 @@ class FederationServer:
                 await self._strike(client, self._place)
 
     async def _commit(self, force: bool = False) -> None:
-        if not self._diary.dirty or self.now < self._retry_at:
+        if not self._diary.dirty:
             return
-        if not force and self.now - self._committed < self._options.commit_every:
+        waits = self.now < self._retry_at or (
+            self.now - self._committed < self._options.commit_every
+        )
+        if waits and not force:
             return
         began = time.perf_counter()
+        idle = self._idle_models()
+        for task, version in idle:
+            self._note({"e": "retire", "task": task, "version": version})
         try:
             await asyncio.to_thread(
                 self._diary.commit, self.now, self._learner.state(), self._journal.answers
@@ -595,19 +658,27 @@ class FederationServer:
             log.error("the diary cannot be committed (%s); trying again in 2 s", error)
             self._meters.commit_failures.inc()
             self._retry_at = self.now + 2.0
+            self._retired += idle.values()
             return
         self._committed = self.now
         self._meters.commits.observe(time.perf_counter() - began)
         if self._place > self._settled:
             await self._transport.settle(self._place)
             self._settled = self._place
+        # Only now: before the commit, a crash would have made requests open again that need them.
+        self._retired += idle.values()
+        while self._retired:
+            await self._transport.retire(self._retired.pop())
 
-    async def _retire(self) -> None:
-        """Take models away that no open request is about and that no new one will be."""
+    def _idle_models(self) -> dict[tuple[TaskName, Version], str]:
+        """Models that no open request is about and that no new one will be."""
         wanted = {(send.task, send.version) for send in self._driver.open.values()}
         wanted |= set(self._driver.asked)
         newest: dict[TaskName, Version] = {}
         for task, version in self._names:
             newest[task] = max(version, newest.get(task, 0))
-        for key in [k for k in self._names if k not in wanted and k[1] < newest[k[0]]]:
-            await self._transport.retire(self._names.pop(key))
+        return {
+            key: name
+            for key, name in self._names.items()
+            if key not in wanted and key[1] < newest[key[0]]
+        }

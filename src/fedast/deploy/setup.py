@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedast.core.protocol import ClientId
-from fedast.deploy.nats import PART, client_permissions
+from fedast.deploy.nats import CONTROL_INBOX, PART, client_permissions
 
 SERVER, CONTROL = "server", "control"
 _DAYS = 825
@@ -192,7 +192,7 @@ def nats_config(clients: Sequence[ClientId], *, port: int, host: str = "0.0.0.0"
     """Paths in it are relative to the folder that nats-server is started in."""
     users = [
         _user(SERVER, [">"], [">"]),
-        _user(CONTROL, ["fedast.order"], ["_INBOX.>"]),
+        _user(CONTROL, ["fedast.order"], [f"{CONTROL_INBOX}.>"]),
         *(_user(client_name(client), *client_permissions(client)) for client in clients),
     ]
     tls = """tls {

@@ -30,6 +30,9 @@ _TYPES = {"single": np.float32, "half": np.float16}
 Vector: TypeAlias = npt.NDArray[np.float32]
 
 
+MODEL_GONE = "its model is not there any more"
+
+
 class WireError(Exception):
     """Bytes that are no message of this protocol; the text says why."""
 
@@ -138,7 +141,9 @@ def decode(data: bytes, kind: type[Message]) -> Any:
         if header["kind"] != _NAMES[kind]:
             raise WireError(f"it is a {str(header['kind'])[:20]!r}, not a {_NAMES[kind]!r}")
         fields = _checked(kind, header["fields"])
-    except (ValueError, KeyError, TypeError, RecursionError, AttributeError) as error:
+    except (
+        ValueError, KeyError, TypeError, RecursionError, AttributeError, OverflowError,
+    ) as error:  # fmt: skip
         raise WireError(f"its header is not what it should be ({type(error).__name__})") from None
     if "vector" in kind.__slots__:
         fields["vector"] = _vector(data[end:])
@@ -163,6 +168,8 @@ def _checked(kind: type[Message], fields: Any) -> dict[str, Any]:
             value = tuple(value)
         elif not _fits(value, text):
             raise WireError(f"its {name} is not {text}")
+        elif value is not None and "float" in text:
+            value = float(value)  # an integer may be too large: OverflowError
         found[name] = value
     return found
 
@@ -215,10 +222,13 @@ def is_model(name: str, data: bytes) -> bool:
     return name.rpartition(".")[2] == hashlib.blake2b(data, digest_size=12).hexdigest()
 
 
-def token(seed: int, request: int, client: int, model: str) -> str:
-    """A word for one assignment: the same whenever the same is assigned, and else another."""
-    text = f"{seed}/{request}/{client}/{model}"
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+def token(secret: bytes, request: int, client: int, model: str) -> str:
+    """A word for one assignment: the same whenever the same is assigned, and else another.
+
+    Nobody but the server can make one.
+    """
+    text = f"{request}/{client}/{model}"
+    return hashlib.blake2b(text.encode(), digest_size=12, key=secret).hexdigest()
 
 
 def sound(update: Update, size: int, norm_bound: float | None) -> str | None:

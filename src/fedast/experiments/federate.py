@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -11,7 +14,15 @@ from typing import final
 import numpy as np
 import torch
 
-from fedast.core.protocol import ClientId, Observer, Observers, TaskName
+from fedast.core.protocol import (
+    ClientId,
+    Command,
+    Evaluated,
+    Observer,
+    Observers,
+    RequestId,
+    TaskName,
+)
 from fedast.deploy.diary import Diary
 from fedast.deploy.driver import Driver, LivePool
 from fedast.deploy.meters import Meters
@@ -35,6 +46,36 @@ from fedast.records.run import CONFIG, EVENTS, RunResult, write_atomically, writ
 from fedast.records.tally import Tally
 
 DIARY = "diary"
+
+
+@final
+class PatientLog:
+    """The log of events, which must not stop a federation: a full disk makes it wait.
+
+    Whatever is missing from it is in the diary, from which it is written anew at the next start.
+    """
+
+    def __init__(self, inner: EventLog) -> None:
+        self._inner = inner
+        self._troubled = False
+
+    def _try(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+            self._troubled = False
+        except OSError as error:
+            if not self._troubled:
+                logging.getLogger("fedast.server").error("events cannot be logged: %s", error)
+            self._troubled = True
+
+    def commanded(self, now: float, command: Command) -> None:
+        self._try(lambda: self._inner.commanded(now, command))
+
+    def started(self, now: float, request: RequestId, client: ClientId) -> None:
+        self._try(lambda: self._inner.started(now, request, client))
+
+    def evaluated(self, now: float, event: Evaluated) -> None:
+        self._try(lambda: self._inner.evaluated(now, event))
 
 
 @final
@@ -77,7 +118,7 @@ class Federation:
         table = config.model_dump(mode="json", exclude={"algorithms"})
         write_atomically(folder / CONFIG, toml.dumps(table))
         log = self._stack.enter_context((folder / EVENTS).open("w", encoding="utf-8"))
-        observers: list[Observer] = [self.tally, EventLog(log)]
+        observers: list[Observer] = [self.tally, PatientLog(EventLog(log))]
         observers.extend(make(algorithm, self.tally) for make in watch)
         self.meters = Meters(algorithm, self.tally)
         diary = Diary(folder / DIARY)
@@ -100,6 +141,7 @@ class Federation:
             transport=transport,
             diary=diary,
             seed=config.seed,
+            digest=_digest(config),
             options=Options(
                 min_clients=how.min_clients,
                 lease=how.lease,
@@ -140,6 +182,12 @@ class Federation:
     def model(self, task: TaskName) -> torch.Tensor:
         """The newest model, as a vector."""
         return self._learner.parameters(task)
+
+
+def _digest(config: RunConfig) -> str:
+    """Of everything that decisions follow from."""
+    table = config.model_dump(mode="json", exclude={"compute", "federation", "algorithms", "path"})
+    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
 
 @final

@@ -95,3 +95,8 @@ def _settle(temporary: Path, final: Path) -> None:
     with temporary.open("rb") as stream:
         os.fsync(stream.fileno())
     os.replace(temporary, final)
+    folder = os.open(final.parent, os.O_RDONLY)  # the name, too, must survive a loss of power
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
