@@ -211,6 +211,9 @@ def test_faster_everywhere_is_judged_by_the_least_gain() -> None:
     found = row(mixed, "positive-gain", at=FAST, over=SLOW)
     assert (found.ours, found.verdict) == ("least: -10.0 ± 0.0 %", "no")
     assert found.note == "at 2"
+    # One cell that is complete refutes it, whatever the others will say.
+    half = replace(mixed, places={**mixed.places, ("6", "fast"): "x", ("6", "slow"): "y"})
+    assert row(half, "positive-gain", at=FAST, over=SLOW).verdict == "no"
 
 
 def test_rounds_fall() -> None:

@@ -217,7 +217,7 @@ class Chapter:
         runs = tuple(self.places[key] for key in finding.cells if key in self.places)
         seeds = min((len(self.runs.get(key, {})) for key in finding.cells), default=0)
         verdict: Verdict = "yes" if finding.holds else "no"
-        if seeds < self.seeds:
+        if seeds < self.seeds and not finding.settled:
             verdict = "partly run"
         if not self.comparable:
             verdict = "not compared"
@@ -233,6 +233,8 @@ class Finding:
     holds: bool
     cells: tuple[Key, ...]
     note: str = ""
+    settled: bool = False
+    """Whether runs that are missing could not change it."""
 
 
 def _number(claim: Claim) -> str:
@@ -455,7 +457,11 @@ def _positive_gain(chapter: Chapter, claim: Claim) -> Finding:
     worst = min(gains, key=lambda key: gains[key][0])
     gain, each, _ = gains[worst]
     return Finding(
-        f"least: {with_spread(gain, each, ' %')}", gain > 0, cells, f"at {_others(chapter, worst)}"
+        f"least: {with_spread(gain, each, ' %')}",
+        gain > 0,
+        cells,
+        f"at {_others(chapter, worst)}",
+        settled=gain <= 0 and len(each) >= chapter.seeds,
     )
 
 
