@@ -7,7 +7,9 @@ in ``make chaos``.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import re
 import signal
 import subprocess
 import time
@@ -19,7 +21,9 @@ import pytest
 
 from fedast.deploy import wire
 from fedast.deploy.nats import NatsClient
-from tests.deploy.field import Field, Proxy
+from tests.deploy.field import FEDAST, Field, Proxy
+from tests.deploy.nats_support import free_port
+from tests.deploy.support import audit
 
 chaos = pytest.mark.chaos
 
@@ -240,3 +244,42 @@ def test_everything_at_once(tmp_path: Path) -> None:
                     time.sleep(chance.uniform(0.0, 1.0))
                     field.bed.start()
         field.finish(300)
+
+
+def test_up_status_orders_and_down(tmp_path: Path) -> None:
+    """The commands of the guide: in the background, stopped, and taken up again."""
+
+    def fedast(*arguments: str) -> str:
+        done = subprocess.run(
+            [*FEDAST, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False,
+            timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    fedast("federation", "init", "fed", "--clients", "2", "--port", str(free_port()))
+    config = tmp_path / "fed" / "federation.toml"
+    config.write_text(re.sub(r"target = [\d.]+", "target = 1.0", config.read_text()))
+    try:
+        updates: list[int] = []
+        for _ in range(2):
+            fedast("federation", "up", "fed", "--detach")
+            end = time.monotonic() + 60
+            while True:
+                assert time.monotonic() < end
+                try:
+                    text = fedast("federation", "status", "fed", "--json")
+                except AssertionError:  # the server is not there yet
+                    continue
+                found = json.loads(text)["server"]
+                count = sum(task["updates"] for task in found["tasks"].values())
+                if count > (updates[-1] if updates else 0) + 10:
+                    break
+            updates.append(count)
+            assert fedast("ctl", "fed", "pause").startswith("paused")
+            assert fedast("ctl", "fed", "resume").startswith("resumed")
+            assert "processes ended" in fedast("federation", "down", "fed")
+        assert "client-0" in fedast("federation", "logs", "fed")
+        audit(tmp_path / "fed" / "run")
+    finally:
+        subprocess.run([*FEDAST, "federation", "down", "fed"], cwd=tmp_path, check=False)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -37,8 +38,11 @@ from fedast.deploy.nats import (
 from fedast.deploy.setup import CONTROL, SERVER, Layout, client_name, initialise
 from fedast.deploy.transport import TransportError
 from fedast.experiments.load import ConfigError
+from fedast.records.run import RunResult
 
 _PIDS = "processes.json"
+for noisy in ("nats", "asyncio"):  # they warn of what is normal with TLS
+    logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
 def _log_to(stream: str | None, verbose: bool) -> None:
@@ -51,7 +55,6 @@ def _log_to(stream: str | None, verbose: bool) -> None:
         handler = logging.FileHandler(stream)
         handler.setFormatter(_Lines())
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
-    logging.getLogger("nats").setLevel(logging.ERROR)
 
 
 class _Lines(logging.Formatter):
@@ -122,6 +125,7 @@ def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
     if _alive(layout):
         raise ConfigError("", f"{folder} is up already; fedast federation down {folder}")
     clients = layout.clients if local is None else layout.clients[:local]
+    _log_to(str(layout.logs / "server.log"), verbose=True)
     processes: dict[str, int] = {}
     fedast = [sys.executable, "-m", "fedast"]
 
@@ -308,7 +312,7 @@ def serve(
             LiveView(console, title, limits, "seconds") if terminal else LineView(click.echo, title)
         )
 
-    async def go() -> None:
+    async def go() -> tuple[RunResult, bool]:
         keys = Credentials(Path(creds))
         connection = await connect(servers, keys, name="server", inbox_prefix=SERVER_INBOX)
         transport = NatsServer(connection, range(count), config.federation.redeliver_after)
@@ -319,15 +323,13 @@ def serve(
             result = await federation.run()
         finally:
             await transport.close()
-        console.print(result_table(result, title, "seconds"))
-        if not federation.server.finished:
-            click.echo("stopped; starting it again goes on from here")
+        return result, federation.server.finished
 
-    if isinstance(view, LiveView):
-        with view:
-            asyncio.run(go())
-    else:
-        asyncio.run(go())
+    with view if isinstance(view, LiveView) else nullcontext():
+        result, finished = asyncio.run(go())
+    console.print(result_table(result, title, "seconds"))
+    if not finished:
+        click.echo("stopped; starting it again goes on from here")
 
 
 def run_client(path: str, *, servers: Sequence[str], creds: str) -> None:
