@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import socket
 import subprocess
@@ -102,10 +101,3 @@ class NatsBed:
     async def order(self, data: bytes) -> bytes:
         async with order([self.url], self.keys(CONTROL), data) as answer:
             return answer
-
-
-async def settled(condition: object, timeout: float = 10.0) -> None:
-    """Wait until a condition holds."""
-    async with asyncio.timeout(timeout):
-        while not condition():  # type: ignore[operator]
-            await asyncio.sleep(0.02)

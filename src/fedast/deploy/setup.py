@@ -75,8 +75,6 @@ class Authority:
     """Signs certificates; its key is in the federation's folder."""
 
     def __init__(self, folder: Path, organisation: str) -> None:
-        self._folder = folder
-        self._organisation = organisation
         key, cert = folder / "key.pem", folder / "ca.pem"
         if key.exists():
             loaded = serialization.load_pem_private_key(key.read_bytes(), password=None)

@@ -13,7 +13,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -246,9 +246,3 @@ def sound(update: Update, size: int, norm_bound: float | None) -> str | None:
         if norm > norm_bound:
             return f"its norm is {norm:.3g}, more than {norm_bound:g}"
     return None
-
-
-def as_json(message: Message) -> str:
-    """For logs: everything but the vector."""
-    table = {k: v for k, v in asdict(message).items() if k != "vector"}
-    return json.dumps(table, separators=(",", ":"))
