@@ -6,7 +6,7 @@
 #   make test-cuda  only the tests that need a CUDA device
 #   make chaos      every fault that a federation must survive, with real processes
 #   make bench      speed of the control plane and simulator, training switched off
-#   make reproduce  every experiment of the paper that is not in results/ yet; about two hours on an
+#   make reproduce  every experiment of the paper that is not in results/ yet; about two and a half hours on an
 #                   H200-class GPU (estimated), not to be tried without one; it can be interrupted
 #   make results    figures, page and tables from results/
 #   make bench-peers  speed of local training beside other simulators (fedast bench: alone)

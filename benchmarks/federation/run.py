@@ -147,9 +147,10 @@ def measure(
         memory = {name: used(process.pid)[1] for name, process in processes.items()}
         rate = (total - last) / (now - last_time)
         spans.append(rate)
+        clients = sum(m for name, m in memory.items() if name.startswith("clients"))
         print(f"{now - began:6.0f} s  {rate:7.1f} updates/s  server {memory['server']:.0f} MiB, "
-              f"nats {memory['nats']:.0f} MiB, clients here {found['client_count']}",
-              flush=True)  # fmt: skip
+              f"nats {memory['nats']:.0f} MiB, all clients {clients:.0f} MiB, "
+              f"clients here {found['client_count']}", flush=True)  # fmt: skip
         last, last_time = total, now
     wall = time.monotonic() - began
     print(f"sustained: {(last - count) / wall:.1f} updates/s over {wall:.0f} s, "
