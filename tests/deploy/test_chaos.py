@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -283,3 +284,44 @@ def test_up_status_orders_and_down(tmp_path: Path) -> None:
         audit(tmp_path / "fed" / "run")
     finally:
         subprocess.run([*FEDAST, "federation", "down", "fed"], cwd=tmp_path, check=False)
+
+
+@pytest.fixture
+def clock() -> Iterator[Callable[[float], None]]:
+    """Set the clock of this whole machine forward or back; afterwards it is right again."""
+    if os.environ.get("FEDAST_MAY_SET_CLOCK") != "1":
+        pytest.skip("sets this machine's clock; FEDAST_MAY_SET_CLOCK=1 allows it")
+    true_time = time.time() - time.monotonic()
+
+    def jump(seconds: float) -> None:
+        time.clock_settime(time.CLOCK_REALTIME, time.time() + seconds)
+
+    yield jump
+    time.clock_settime(time.CLOCK_REALTIME, true_time + time.monotonic())
+
+
+@chaos
+def test_the_clock_jumps(tmp_path: Path, clock: Callable[[float], None]) -> None:
+    """Of all machines at once, nats-server's too; with crashes, so that old times are read."""
+    hour = 3600.0
+    with Field(tmp_path, rounds=240, lease=5.0) as field:
+        field.start_all()
+        for entries, hours in ((60, 3), (120, -6), (180, 3), (240, 30), (300, -30)):
+            field.wait_for_entries(entries)
+            field.faults[f"clock {hours:+d} h"] += 1
+            clock(hours * hour)
+            field.wait_for_entries(entries + 30)
+        for entries, hours, name in (
+            (360, 3, "server"),
+            (420, -3, "server"),
+            (480, -3, "client-1"),
+        ):
+            field.wait_for_entries(entries)
+            field.faults[f"clock {hours:+d} h"] += 1
+            field.kill(name)
+            clock(hours * hour)
+            if name == "server":
+                field.start_server()
+            else:
+                field.start_client(1)
+        field.finish(240)

@@ -187,6 +187,28 @@ def test_a_client_that_goes_silent_frees_its_requests(tmp_path: Path) -> None:
     assert counts["finish"] == 2
 
 
+def test_an_idle_client_gets_what_its_queue_holds_back(tmp_path: Path) -> None:
+    """As when NATS's clock was set back: what a dead process had counts as being in its hands."""
+    config = two_tasks(tmp_path, clients=2)
+    hub = Hub(patience=1e9)
+    held: list[tuple[int, str]] = []
+
+    async def jam(federation: Federation, agents: list[Agent]) -> None:
+        while not held:
+            await asyncio.sleep(0)
+            for name in list(hub.queues.get(1, ()))[:1]:
+                if federation.tally.updates >= 5 and (1, name) not in hub.taken:
+                    hub.taken[1, name] = 1e12
+                    held.append((1, name))
+
+    asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=jam))
+    counts = audit(tmp_path / "run")
+    assert counts["finish"] == 2
+    assert counts["drop lost"] == 0
+    (key,) = held
+    assert key not in hub.taken
+
+
 def test_orders(tmp_path: Path) -> None:
     config = two_tasks(tmp_path, target=0.9)
     hub = Hub()

@@ -23,7 +23,7 @@ from fedast.deploy.nats import (
     upload_subject,
 )
 from fedast.deploy.setup import Authority, client_name
-from fedast.deploy.transport import Refused
+from fedast.deploy.transport import Refused, Uploaded
 from tests.deploy.nats_support import NatsBed
 
 Body = Callable[[NatsBed], Coroutine[Any, Any, None]]
@@ -168,6 +168,29 @@ def test_a_client_reads_its_own_queue_and_writes_its_own_uploads(tmp_path: Path)
         delivery = await (await bed.client(1)).next(5.0)
         assert delivery is not None
         assert delivery.data == b"secret of client 1"
+
+    check(tmp_path, body)
+
+
+def test_answers_that_a_client_has_sent_to_another_name_are_nothing_it_chose(
+    tmp_path: Path,
+) -> None:
+    """NATS answers wherever a client says, so it can be made to write into another's uploads; but
+    only NATS's own words, and under a name that has no token (so the server passes it over)."""
+
+    async def body(bed: NatsBed) -> None:
+        server = await bed.server()
+        keys = bed.keys(client_name(0))
+        connection = await nats.connect(bed.url, tls=keys.context(), inbox_prefix=inbox(0).encode())
+        mine = upload_subject(0, "3-mine.0-1")
+        await connection.publish(mine, b"evil", reply=upload_subject(1, "3-guess.0-1"))
+        await connection.flush()
+        found = [await server.receive(2.0), await server.receive(2.0)]
+        await connection.close()
+        uploads = {u.client: u for u in found if isinstance(u, Uploaded)}
+        assert uploads[0].data == b"evil"
+        assert b"evil" not in uploads[1].data
+        assert b"FEDAST_UPDATES" in uploads[1].data  # NATS's receipt
 
     check(tmp_path, body)
 

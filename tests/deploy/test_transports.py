@@ -127,6 +127,24 @@ def test_a_request_that_nobody_finishes_is_handed_out_again(kind: str, tmp_path:
     check(kind, tmp_path, body)
 
 
+def test_what_a_client_does_not_have_is_handed_out_again_at_once(kind: str, tmp_path: Path) -> None:
+    async def body(bed: Bed) -> None:
+        server = await bed.server()
+        await server.send(0, "1", b"work")
+        await server.send(0, "2", b"more")
+        assert await (await bed.client(0)).next(5.0) is not None  # and its client dies
+        await server.hand_out_again(0)
+        client = await bed.client(0)
+        for expected in (b"work", b"more"):
+            delivery = await client.next(0.7)  # sooner than by patience
+            assert delivery is not None
+            assert delivery.data == expected
+            await delivery.done()
+        assert await client.next(1.5) is None
+
+    check(kind, tmp_path, body)
+
+
 def test_work_under_way_is_not_handed_out_again(kind: str, tmp_path: Path) -> None:
     async def body(bed: Bed) -> None:
         server, client = await bed.server(), await bed.client(0)

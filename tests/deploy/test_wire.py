@@ -27,7 +27,8 @@ MESSAGES = st.one_of(
         wire.Update, COUNT, TEXT, TEXT, NUMBER, NUMBER, COUNT, st.none() | VECTOR,
         st.none() | NUMBER, st.none() | TEXT,
     ),
-    st.builds(wire.Hello, COUNT, TEXT, st.lists(TEXT, max_size=4).map(tuple), st.booleans()),
+    st.builds(wire.Hello, COUNT, TEXT, st.lists(TEXT, max_size=4).map(tuple), st.booleans(),
+              st.booleans()),
     st.builds(wire.Control, TEXT, TEXT, TEXT),
 )  # fmt: skip
 KINDS = (wire.Model, wire.Request, wire.Update, wire.Hello, wire.Control)

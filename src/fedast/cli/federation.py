@@ -73,19 +73,34 @@ class _Lines(logging.Formatter):
 # --- setting up ---------------------------------------------------------------------------------
 
 
-def init(folder: str, *, clients: int, config: str | None, hosts: Sequence[str], port: int) -> None:
+def init(
+    folder: str,
+    *,
+    clients: int,
+    config: str | None,
+    hosts: Sequence[str],
+    port: int,
+    nodes: Sequence[str],
+) -> None:
     layout = Layout(Path(folder))
     if layout.root.exists():
         raise ConfigError("", f"{folder} is there already; choose another folder")
+    if len(set(nodes)) not in (0, 3, 5):
+        raise ConfigError("--node", "a cluster that survives a loss has three nodes, or five")
     if config is None:
         text = (files("fedast.experiments") / "federation.toml").read_text()
         text = text.replace("CLIENTS", str(clients)).replace("REQUESTS", str(2 * clients))
+        if nodes:
+            text = text.replace("[federation]\n", f"[federation]\nreplicas = {len(nodes)}\n")
     else:
         load_resolved(config, ())
         text = Path(config).read_text()
-    initialise(layout, clients, hosts=hosts, port=port, config=text)
+    initialise(layout, clients, hosts=hosts, port=port, config=text, nodes=nodes)
     click.echo(f"{folder}: keys for {clients} clients, nats-server's and fedast's configuration")
-    click.echo(f"Now: fedast federation up {folder}")
+    if nodes:
+        click.echo(f"Now carry each folder of {layout.nats} to its machine: docs/federation.md")
+    else:
+        click.echo(f"Now: fedast federation up {folder}")
 
 
 def nats_server() -> str:
@@ -122,6 +137,8 @@ def _url(layout: Layout) -> str:
 
 def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
     layout = _layout(folder)
+    if layout.nodes:
+        raise ConfigError("", f"{folder} is a cluster; start each node on its own machine")
     if _alive(layout):
         raise ConfigError("", f"{folder} is up already; fedast federation down {folder}")
     clients = layout.clients if local is None else layout.clients[:local]
@@ -315,7 +332,8 @@ def serve(
     async def go() -> tuple[RunResult, bool]:
         keys = Credentials(Path(creds))
         connection = await connect(servers, keys, name="server", inbox_prefix=SERVER_INBOX)
-        transport = NatsServer(connection, range(count), config.federation.redeliver_after)
+        how = config.federation
+        transport = NatsServer(connection, range(count), how.redeliver_after, how.replicas)
         watch = () if view is None else (view.watch,)
         federation = Federation(config, transport, Path(out), watch)
         _stop_on_signal(federation.server.stop)

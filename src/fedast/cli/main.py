@@ -316,6 +316,8 @@ def federation() -> None:
               help="What to train; default: two small embedded tasks.")  # fmt: skip
 @click.option("--host", "hosts", multiple=True, default=("localhost", "127.0.0.1"),
               help="Names and addresses of the NATS server, for its certificate.")  # fmt: skip
+@click.option("--node", "nodes", multiple=True,
+              help="A machine of a NATS cluster, by name or address; give three.")  # fmt: skip
 @click.option("--port", default=4222, show_default=True, type=click.IntRange(1, 65535))
 @guarded
 def federation_init(folder: str, **options: Any) -> None:

@@ -70,6 +70,7 @@ class Agent:
         self._clock = clock
         self._models: OrderedDict[str, wire.Vector] = OrderedDict()
         self._stopping = asyncio.Event()
+        self._idle = True
         self.done = 0
         """Requests that were answered."""
 
@@ -83,7 +84,9 @@ class Agent:
             while not self._stopping.is_set():
                 delivery = await self._transport.next(1.0)
                 if delivery is not None:
+                    self._idle = False
                     await self._serve(delivery)
+                    self._idle = True
         finally:
             greeting.cancel()
             with suppress(asyncio.CancelledError):
@@ -98,7 +101,7 @@ class Agent:
 
     def _hello(self, bye: bool = False) -> bytes:
         tasks = tuple(self._training.tasks)
-        return wire.encode(wire.Hello(self._client, self._software, tasks, bye))
+        return wire.encode(wire.Hello(self._client, self._software, tasks, bye, self._idle))
 
     async def _serve(self, delivery: Delivery) -> None:
         try:

@@ -57,6 +57,11 @@ class MemoryServer:
         if (client, name) not in self._hub.taken:
             self._hub.queues.get(client, OrderedDict()).pop(name, None)
 
+    async def hand_out_again(self, client: ClientId) -> None:
+        for key in [key for key in self._hub.taken if key[0] == client]:
+            del self._hub.taken[key]
+        self._hub.stir()
+
     async def receive(self, timeout: float) -> Incoming | None:
         end = asyncio.get_running_loop().time() + timeout
         while True:

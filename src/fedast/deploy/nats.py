@@ -57,7 +57,11 @@ log = logging.getLogger("fedast.nats")
 PART = 4 * 2**20
 REQUESTS, UPDATES, MODELS = "FEDAST_REQUESTS", "FEDAST_UPDATES", "FEDAST_MODELS"
 _PER_SUBJECT = 10077  # JetStream's code for "maximum messages per subject exceeded"
+_OTHER_OPTIONS = 10058  # ... for "stream name already in use with a different configuration"
+_TOO_FEW_NODES = {10005, 10008, 10009, 10023, 10074}  # no peers, no leader, no resources, replicas
 _PARTS = "Fedast-Parts"
+_LOOKED_FOR = (0.1, 0.3, 1.0)
+"""Waits before a model counts as gone: a node of a cluster may not have it yet."""
 _PARTS_WITHIN = 600.0
 """Seconds in which all parts of an upload must have come."""
 _OPEN_ASSEMBLIES = 4
@@ -203,12 +207,20 @@ class _Assembly:
 
 @final
 class NatsServer:
-    def __init__(self, connection: Client, clients: Sequence[ClientId], patience: float) -> None:
-        """``patience``: seconds until a request nobody works on is handed out again."""
+    def __init__(
+        self,
+        connection: Client,
+        clients: Sequence[ClientId],
+        patience: float,
+        replicas: int = 1,
+    ) -> None:
+        """``patience``: seconds until a request nobody works on is handed out again. ``replicas``:
+        nodes of a cluster that keep what is to be kept."""
         self._connection = connection
         self._js: JetStreamContext = connection.jetstream(timeout=4)
         self._clients = clients
         self._patience = patience
+        self._replicas = replicas
         self._incoming: asyncio.Queue[Uploaded | None] = asyncio.Queue(maxsize=64)
         """Uploads; None wakes up whoever waits for something else."""
         self._greetings: dict[ClientId, bytes] = {}
@@ -230,14 +242,18 @@ class NatsServer:
                 break
             except (NoRespondersError, TimeoutError, OSError, ServiceUnavailableError) as error:
                 log.warning("JetStream is not ready (%s); trying again", type(error).__name__)
-                await asyncio.sleep(0.5)
+            except APIError as error:
+                if error.err_code not in _TOO_FEW_NODES:
+                    raise TransportError(f"JetStream cannot be set up: {error}") from error
+                log.warning("NATS has not enough nodes yet (%s); trying again", error.description)
+            await asyncio.sleep(0.5)
         await self._connection.subscribe("fedast.hello.*", cb=self._greeted)
         await self._connection.subscribe("fedast.order", cb=self._ordered)
         self._tasks.append(asyncio.create_task(self._read_uploads()))
 
     async def _prepare(self) -> None:
         """Streams, and a consumer for every client; all of it may be there already."""
-        common: dict[str, Any] = {"storage": StorageType.FILE}
+        common: dict[str, Any] = {"storage": StorageType.FILE, "num_replicas": self._replicas}
         await self._stream(
             name=REQUESTS, subjects=["fedast.request.>"], retention=RetentionPolicy.WORK_QUEUE,
             max_msgs_per_subject=1, discard_new_per_subject=True, discard=DiscardPolicy.NEW,
@@ -252,20 +268,25 @@ class NatsServer:
             **common,
         )  # fmt: skip
         for client in self._clients:
-            await self._js.add_consumer(
-                REQUESTS,
-                durable_name=consumer(client),
-                filter_subject=request_subject(client, ">"),
-                ack_policy=AckPolicy.EXPLICIT,
-                max_ack_pending=1,
-                ack_wait=self._patience,
-            )
+            await self._add_consumer(client)
+
+    async def _add_consumer(self, client: ClientId) -> None:
+        await self._js.add_consumer(
+            REQUESTS,
+            durable_name=consumer(client),
+            filter_subject=request_subject(client, ">"),
+            ack_policy=AckPolicy.EXPLICIT,
+            max_ack_pending=1,
+            ack_wait=self._patience,
+        )
 
     async def _stream(self, **options: Any) -> None:
         config = StreamConfig(**options)
         try:
             await self._js.add_stream(config)
-        except APIError:
+        except APIError as error:
+            if error.err_code != _OTHER_OPTIONS:
+                raise
             await self._js.update_stream(config)
 
     async def _greeted(self, message: Msg) -> None:
@@ -378,6 +399,19 @@ class NatsServer:
 
     async def withdraw(self, client: ClientId, name: str) -> None:
         await self._purge(REQUESTS, request_subject(client, name))
+
+    async def hand_out_again(self, client: ClientId) -> None:
+        # NATS waits for its own clock, which may have been set back by hours. A consumer that is
+        # made anew has handed out nothing yet.
+        with suppress(*_TROUBLE):
+            await self._js.delete_consumer(REQUESTS, consumer(client))
+        while True:
+            try:
+                await self._add_consumer(client)
+                return
+            except _TROUBLE as error:
+                log.warning("the queue of client %d: %s; trying again", client, error)
+                await asyncio.sleep(0.5)
 
     async def _purge(self, stream: str, subject: str) -> None:
         with suppress(*_TROUBLE):  # what stays is found to be of no use later on
@@ -502,10 +536,15 @@ class NatsClient:
         count = 1
         while len(parts) < count:
             subject = f"fedast.model.{name}.{len(parts)}"
-            found = await self._patiently(f"$JS.API.DIRECT.GET.{MODELS}.{subject}")
-            headers = found.headers or {}
-            if "Status" in headers:
-                return None
+            headers: dict[str, str] = {}
+            for wait in (*_LOOKED_FOR, None):
+                found = await self._patiently(f"$JS.API.DIRECT.GET.{MODELS}.{subject}")
+                headers = found.headers or {}
+                if "Status" not in headers:
+                    break
+                if wait is None:
+                    return None
+                await asyncio.sleep(wait)
             count = int(headers.get(_PARTS, "1"))
             parts.append(found.data)
         return b"".join(parts)

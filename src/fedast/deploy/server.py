@@ -71,6 +71,8 @@ class Options:
     """Seconds without a sign of life after which a client counts as gone."""
     request_timeout: float = 3600.0
     """Seconds in which a client that is there must answer one request."""
+    redeliver_after: float = 30.0
+    """Seconds after which a client that says it is idle is handed its requests again."""
     commit_every: float = 1.0
     norm_bound: float | None = None
     """Longer updates are invalid."""
@@ -140,6 +142,8 @@ class FederationServer:
         self._seen: dict[ClientId, float] = {}
         self._heard: dict[ClientId, float] = {}
         """When a client last answered, or was first given something to do."""
+        self._reminded: dict[ClientId, float] = {}
+        """When a client that was idle was last handed its requests again."""
         self._polls: dict[tuple[TaskName, Version], _Poll] = {}
         self._strikes: dict[ClientId, int] = {}
         self._failures: dict[ClientId, int] = {}
@@ -562,6 +566,17 @@ class FederationServer:
             log.info("client %d is here (%s)", client, hello.software)
             self._heard.pop(client, None)
             await self._happen({"e": "join", "c": client})
+        elif hello.idle:
+            await self._remind(client)
+
+    async def _remind(self, client: ClientId) -> None:
+        """It is idle: if requests have been waiting for it, something is wrong with its queue."""
+        since = max(self._heard.get(client, self.now), self._reminded.get(client, 0.0))
+        waiting = any(send.client == client for send in self._driver.open.values())
+        if waiting and self.now - since > self._options.redeliver_after:
+            log.warning("client %d is idle though requests wait for it: handed out again", client)
+            self._reminded[client] = self.now
+            await self._transport.hand_out_again(client)
 
     async def _ordered(self, order: Ordered) -> None:
         try:

@@ -4,6 +4,9 @@ An authority of the federation's own signs one certificate for the NATS server, 
 server, one for whoever gives orders, and one per client. NATS takes the name in a certificate as
 the user (``verify_and_map``), and each user has its own permissions. Keys never leave the folders
 that they are made in unless somebody carries them.
+
+The nodes of a cluster trust one another without bounds, so a second authority signs what they show
+one another: no client's key opens that door.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from fedast.core.protocol import ClientId
 from fedast.deploy.nats import CONTROL_INBOX, PART, client_permissions
 
 SERVER, CONTROL = "server", "control"
+ROUTES = 6222
+"""The port on which the nodes of a cluster find one another."""
 _DAYS = 825
 
 
@@ -50,8 +55,14 @@ class Layout:
         return self.root / "nats"
 
     @property
+    def nodes(self) -> list[str]:
+        """The machines of a NATS cluster; none if there is one server, whose folder is ``nats``."""
+        return sorted(path.parent.name for path in self.nats.glob("*/nats.conf"))
+
+    @property
     def nats_config(self) -> Path:
-        return self.nats / "nats.conf"
+        """Of the NATS server, or of the first node."""
+        return self.nats.joinpath(*self.nodes[:1], "nats.conf")
 
     def credentials(self, name: str) -> Path:
         return self.root / ("clients" if name.startswith("client-") else "keys") / name
@@ -172,21 +183,37 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 
 def initialise(
-    layout: Layout, clients: int, *, hosts: Sequence[str], port: int, config: str
+    layout: Layout,
+    clients: int,
+    *,
+    hosts: Sequence[str],
+    port: int,
+    config: str,
+    nodes: Sequence[str] = (),
 ) -> None:
-    """Everything that a federation needs, in a new folder."""
+    """Everything that a federation needs, in a new folder; ``nodes`` are the hosts of a cluster."""
     layout.root.mkdir(parents=True)
     for folder in (layout.nats, layout.logs):
         folder.mkdir()
     authority = Authority(layout.authority, layout.root.name)
-    authority.issue(layout.nats / "tls", "nats", hosts)
+    if nodes:
+        routes = Authority(layout.authority / "routes", f"{layout.root.name} routes")
+        for node in nodes:
+            folder = layout.nats / node
+            authority.issue(folder / "tls", "nats", [node, "localhost", "127.0.0.1"])
+            routes.issue(folder / "routes", node, [node])
+            text = nats_config(range(clients), port=port, name=node)
+            text += cluster_config(node, nodes, port)
+            (folder / "nats.conf").write_text(text)
+    else:
+        authority.issue(layout.nats / "tls", "nats", hosts)
+        layout.nats_config.write_text(nats_config(range(clients), port=port))
     for name in (SERVER, CONTROL, *map(client_name, range(clients))):
         authority.issue(layout.credentials(name), name)
-    layout.nats_config.write_text(nats_config(range(clients), port=port))
     layout.config.write_text(config)
 
 
-def nats_config(clients: Sequence[ClientId], *, port: int, host: str = "0.0.0.0") -> str:
+def nats_config(clients: Sequence[ClientId], *, port: int, name: str = "fedast") -> str:
     """Paths in it are relative to the folder that nats-server is started in."""
     users = [
         _user(SERVER, [">"], [">"]),
@@ -202,8 +229,8 @@ def nats_config(clients: Sequence[ClientId], *, port: int, host: str = "0.0.0.0"
   timeout: 5
 }"""
     return f"""# NATS server of a FedAST federation; made by `fedast federation init`.
-server_name: fedast
-host: "{host}"
+server_name: "{name}"
+host: "0.0.0.0"
 port: {port}
 max_payload: {PART + 65536}
 max_pending: 256MB
@@ -220,6 +247,32 @@ authorization {{
 {"".join(users)}  ]
 }}
 """
+
+
+def cluster_config(node: str, nodes: Sequence[str], port: int) -> str:
+    """What makes a server one of several. Its names are those that certificates have."""
+    routes = ", ".join(f'"nats://{_address(other, ROUTES)}"' for other in nodes)
+    return f"""
+client_advertise: "{_address(node, port)}"
+cluster {{
+  name: fedast
+  listen: "0.0.0.0:{ROUTES}"
+  advertise: "{_address(node, ROUTES)}"
+  routes: [{routes}]
+  tls {{
+    cert_file: "routes/cert.pem"
+    key_file: "routes/key.pem"
+    ca_file: "routes/ca.pem"
+    min_version: "1.3"
+    verify: true
+    timeout: 5
+  }}
+}}
+"""
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _user(name: str, publish: Sequence[str], subscribe: Sequence[str]) -> str:

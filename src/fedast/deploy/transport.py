@@ -69,6 +69,10 @@ class ServerTransport(Protocol):
         """Take a request out of its queue, if nobody has taken it yet."""
         ...
 
+    async def hand_out_again(self, client: ClientId) -> None:
+        """Whatever counts as being in this client's hands is in its queue again: it has nothing."""
+        ...
+
     async def receive(self, timeout: float) -> Incoming | None: ...
 
     async def settle(self, place: int) -> None:

@@ -84,12 +84,14 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A client is there; sent every few seconds. ``bye`` that it goes, on purpose."""
+    """A client is there; sent every few seconds. ``bye`` that it goes, on purpose; ``idle`` that it
+    has no request in its hands."""
 
     client: int
     software: str
     tasks: tuple[str, ...]
     bye: bool = False
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -477,6 +477,8 @@ class FederationConfig(Section):
     """The part of its points that a client holds back where clients evaluate."""
     strikes: int = Field(3, ge=1)
     """Invalid uploads after which a client is quarantined."""
+    replicas: int = Field(1, ge=1, le=5)
+    """Nodes of a NATS cluster that keep queues, uploads and models; at most as many as it has."""
     metrics_port: int | None = Field(None, ge=1, le=65535)
     """Where Prometheus finds /metrics on this machine; default: nowhere."""
     data: dict[str, str] = {}

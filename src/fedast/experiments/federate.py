@@ -146,6 +146,7 @@ class Federation:
                 min_clients=how.min_clients,
                 lease=how.lease,
                 request_timeout=how.request_timeout,
+                redeliver_after=how.redeliver_after,
                 commit_every=how.commit_every,
                 norm_bound=how.norm_bound,
                 half=how.half_uploads,
