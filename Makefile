@@ -5,6 +5,7 @@
 #   make test-data  only the tests on the real data sets
 #   make test-cuda  only the tests that need a CUDA device
 #   make chaos      every fault that a federation must survive, with real processes
+#   make flower     the Flower app on a real SuperLink, in an environment of its own
 #   make bench      speed of the control plane and simulator, training switched off
 #   make reproduce  every experiment of the paper that is not in results/ yet; about two and a half hours on an
 #                   H200-class GPU (estimated), not to be tried without one; it can be interrupted
@@ -16,7 +17,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test chaos test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
+.PHONY: help setup demo test chaos flower test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -47,7 +48,7 @@ test: lint
 
 test-all: lint
 	@echo "==> All tests: the long ones and those on the real data sets too"
-	$(BIN)/python -m pytest -n 2 -m 'not cuda and not chaos'
+	$(BIN)/python -m pytest -n 2 -m 'not cuda and not chaos and not flower'
 
 test-data: $(STAMP)
 	@echo "==> Tests on the real data sets, which are fetched once (about 200 MB)"
@@ -56,6 +57,19 @@ test-data: $(STAMP)
 chaos: $(STAMP)
 	@echo "==> Faults: killed clients and servers, cut links, full disks, bad uploads"
 	$(BIN)/python -m pytest -m 'chaos or not chaos' -s tests/deploy/test_chaos.py tests/deploy/test_machines.py
+
+# flwr's pins clash with ours, so it has an environment of its own.
+FLOWER := .venv-flower
+
+$(FLOWER)/.installed: pyproject.toml constraints-flower.txt
+	@echo "==> Making $(FLOWER) and installing fedast with Flower (a few minutes)"
+	$(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt -e '.[flower,deploy]' pytest pytest-xdist hypothesis
+	@touch $@
+
+flower: $(FLOWER)/.installed
+	@echo "==> The Flower app: its transport, and a real SuperLink with SuperNodes on loopback"
+	$(FLOWER)/bin/python -m pytest -m flower -W ignore::DeprecationWarning -s tests/deploy/test_transports.py tests/deploy/test_flower.py
 
 test-cuda: $(STAMP)
 	@echo "==> The exactness tests on a CUDA device"

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 import urllib.request
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fedast.deploy import wire
 from fedast.deploy.agent import Agent
 from fedast.deploy.diary import Diary
 from fedast.deploy.memory import Hub, MemoryClient, MemoryServer, order
+from fedast.deploy.transport import Gone, Uploaded
 from fedast.experiments.config import RunConfig
 from fedast.experiments.federate import Federation, LocalTraining
 from fedast.experiments.load import ConfigError
@@ -207,6 +209,70 @@ def test_an_idle_client_gets_what_its_queue_holds_back(tmp_path: Path) -> None:
     assert counts["drop lost"] == 0
     (key,) = held
     assert key not in hub.taken
+
+
+@pytest.mark.parametrize("blame", [True, False])
+def test_what_a_transport_knows_to_have_failed_is_lost(tmp_path: Path, blame: bool) -> None:
+    """As Flower says when a ClientApp crashes (its own fault) or a node is gone (nobody's)."""
+    config = two_tasks(tmp_path, clients=3, target=0.93)
+    hub = Hub()
+    failed: list[str] = []
+
+    async def crash(federation: Federation, agents: list[Agent]) -> None:
+        agents[1].stop()
+        while not federation.server.finished:
+            await asyncio.sleep(0.005)
+            await MemoryClient(hub, 1).hello(agents[1]._hello())  # it is there, and crashes
+            queue = hub.queues.setdefault(1, OrderedDict())
+            for name in [name for name in queue if (1, name) not in hub.taken][:1]:
+                del queue[name]
+                failed.append(name)
+                place = next(hub.places)
+                hub.told.put_nowait(Uploaded(place, 1, name, b"", failed="it crashed", blame=blame))
+                hub.stir()
+
+    federation = asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=crash))
+    counts = audit(tmp_path / "run")
+    assert counts["finish"] == 2
+    assert counts["drop lost"] >= min(10, len(failed))
+    assert len(failed) >= 10
+    assert federation.server._quarantined == ({1} if blame else set())
+
+
+def test_a_client_that_is_gone_by_the_transports_word_loses_its_requests(tmp_path: Path) -> None:
+    config = two_tasks(tmp_path, clients=3)
+    hub = Hub()
+
+    async def leave(federation: Federation, agents: list[Agent]) -> None:
+        while not hub.queues.get(2) or federation.tally.updates < 5:
+            await asyncio.sleep(0)
+        hub.told.put_nowait(Gone(2))
+        hub.stir()
+
+    asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=leave))
+    assert audit(tmp_path / "run")["finish"] == 2
+    diary = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
+    assert diary.count('"e":"leave","c":2') == 1
+    assert diary.count('"e":"join","c":2') == 2  # its next greeting lets it in again
+
+
+def test_two_servers_do_not_share_a_folder(tmp_path: Path) -> None:
+    config = two_tasks(tmp_path)
+    first = Federation(config, MemoryServer(Hub()), tmp_path / "run")
+    with pytest.raises(UnusableFolder, match="another server"):
+        Federation(config, MemoryServer(Hub()), tmp_path / "run")
+    first.close()
+    Federation(config, MemoryServer(Hub()), tmp_path / "run").close()
+
+
+def test_another_configuration_does_not_touch_a_runs_records(tmp_path: Path) -> None:
+    config = two_tasks(tmp_path)
+    folder = tmp_path / "run"
+    asyncio.run(federate(config, folder, Hub()))
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    with pytest.raises(UnusableFolder, match="another than when"):
+        Federation(two_tasks(tmp_path, target=0.9), MemoryServer(Hub()), folder)
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def test_orders(tmp_path: Path) -> None:

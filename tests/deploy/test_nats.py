@@ -47,7 +47,7 @@ def test_a_server_waits_for_nats(tmp_path: Path) -> None:
     async def go() -> None:
         async with NatsBed(tmp_path, clients=1) as bed, asyncio.timeout(60):
             server, client = await bed.server(), await bed.client(0)
-            await server.send(0, "1", b"one")
+            await server.send(0, "1", b"one", "0.0.none")
             bed.kill()
 
             async def restart() -> None:
@@ -55,7 +55,7 @@ def test_a_server_waits_for_nats(tmp_path: Path) -> None:
                 bed.start()
 
             restarting = asyncio.create_task(restart())
-            await server.send(0, "2", b"two")
+            await server.send(0, "2", b"two", "0.0.none")
             await restarting
             seen: list[bytes] = []
             while len(seen) < 2:

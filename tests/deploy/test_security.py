@@ -125,7 +125,7 @@ def test_keys_that_are_missing_or_broken_are_said(tmp_path: Path) -> None:
 def test_a_client_reads_its_own_queue_and_writes_its_own_uploads(tmp_path: Path) -> None:
     async def body(bed: NatsBed) -> None:
         server = await bed.server()
-        await server.send(1, "5", b"secret of client 1")
+        await server.send(1, "5", b"secret of client 1", "0.0.none")
         errors: list[str] = []
 
         async def noted(error: Exception) -> None:

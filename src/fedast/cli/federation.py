@@ -85,16 +85,21 @@ def init(
     layout = Layout(Path(folder))
     if layout.root.exists():
         raise ConfigError("", f"{folder} is there already; choose another folder")
-    if len(set(nodes)) not in (0, 3, 5):
+    if len(nodes) not in (0, 3, 5) or len(set(nodes)) < len(nodes):
         raise ConfigError("--node", "a cluster that survives a loss has three nodes, or five")
+    if nodes and hosts:
+        raise ConfigError("--host", "the nodes of a cluster are known by the names of --node")
     if config is None:
         text = (files("fedast.experiments") / "federation.toml").read_text()
         text = text.replace("CLIENTS", str(clients)).replace("REQUESTS", str(2 * clients))
         if nodes:
             text = text.replace("[federation]\n", f"[federation]\nreplicas = {len(nodes)}\n")
     else:
-        load_resolved(config, ())
+        replicas = load_resolved(config, ()).federation.replicas
+        if nodes and replicas < 3:
+            raise ConfigError("federation.replicas", f"is {replicas}; for a cluster set it to 3")
         text = Path(config).read_text()
+    hosts = hosts or ("localhost", "127.0.0.1")
     initialise(layout, clients, hosts=hosts, port=port, config=text, nodes=nodes)
     click.echo(f"{folder}: keys for {clients} clients, nats-server's and fedast's configuration")
     if nodes:
@@ -252,11 +257,13 @@ def down(folder: str) -> None:
 def status(folder: str, as_json: bool) -> None:
     layout = _layout(folder)
     alive = _alive(layout)
-    answer = json.loads(control(folder, "status", "", quiet=True)) if "nats" in alive else None
+    asked = "nats" in alive or bool(layout.nodes)  # a cluster is started by other means
+    answer = json.loads(control(folder, "status", "", quiet=True)) if asked else None
     if as_json:
         click.echo(json.dumps({"processes": alive, "server": answer}, indent=2))
         return
-    click.echo("up: " + (", ".join(alive) or "nothing"))
+    if not layout.nodes:
+        click.echo("up: " + (", ".join(alive) or "nothing"))
     if answer is None:
         return
     here = answer["client_count"]

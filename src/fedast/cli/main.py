@@ -314,8 +314,9 @@ def federation() -> None:
               help="How many clients get a key.")  # fmt: skip
 @click.option("--config", type=click.Path(dir_okay=False),
               help="What to train; default: two small embedded tasks.")  # fmt: skip
-@click.option("--host", "hosts", multiple=True, default=("localhost", "127.0.0.1"),
-              help="Names and addresses of the NATS server, for its certificate.")  # fmt: skip
+@click.option("--host", "hosts", multiple=True,
+              help="Names and addresses of the NATS server, for its certificate; default: "
+                   "localhost, 127.0.0.1.")  # fmt: skip
 @click.option("--node", "nodes", multiple=True,
               help="A machine of a NATS cluster, by name or address; give three.")  # fmt: skip
 @click.option("--port", default=4222, show_default=True, type=click.IntRange(1, 65535))

@@ -85,7 +85,7 @@ class Agent:
                 delivery = await self._transport.next(1.0)
                 if delivery is not None:
                     self._idle = False
-                    await self._serve(delivery)
+                    await self.serve(delivery)
                     self._idle = True
         finally:
             greeting.cancel()
@@ -103,7 +103,8 @@ class Agent:
         tasks = tuple(self._training.tasks)
         return wire.encode(wire.Hello(self._client, self._software, tasks, bye, self._idle))
 
-    async def _serve(self, delivery: Delivery) -> None:
+    async def serve(self, delivery: Delivery) -> None:
+        """Answer one request."""
         try:
             request: wire.Request = wire.decode(delivery.data, wire.Request)
         except wire.OtherProtocol as error:

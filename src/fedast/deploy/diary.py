@@ -41,6 +41,20 @@ class Past:
         return max((entry.get("place", 0) for entry in self.entries), default=0)
 
 
+def check_begun_with(folder: Path, digest: str) -> None:
+    """That a diary, if there is one, is of this configuration; nothing has been touched yet."""
+    path = folder / ENTRIES
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        first = file.readline()
+    if first.endswith("\n") and json.loads(first).get("digest") != digest:
+        raise UnusableFolder(
+            "the configuration is another than when this federation began; serve it to a new "
+            "folder with --out"
+        )
+
+
 @final
 class Diary:
     def __init__(self, folder: Path) -> None:

@@ -49,7 +49,7 @@ class MemoryServer:
     async def retire(self, name: str) -> None:
         self._hub.models.pop(name, None)
 
-    async def send(self, client: ClientId, name: str, data: bytes) -> None:
+    async def send(self, client: ClientId, name: str, data: bytes, model: str) -> None:
         self._hub.queues.setdefault(client, OrderedDict()).setdefault(name, data)
         self._hub.stir()
 

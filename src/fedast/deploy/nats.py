@@ -58,7 +58,7 @@ PART = 4 * 2**20
 REQUESTS, UPDATES, MODELS = "FEDAST_REQUESTS", "FEDAST_UPDATES", "FEDAST_MODELS"
 _PER_SUBJECT = 10077  # JetStream's code for "maximum messages per subject exceeded"
 _OTHER_OPTIONS = 10058  # ... for "stream name already in use with a different configuration"
-_TOO_FEW_NODES = {10005, 10008, 10009, 10023, 10074}  # no peers, no leader, no resources, replicas
+_TOO_FEW_NODES = {10005, 10008, 10009, 10023}  # no peers, no leader, no resources
 _PARTS = "Fedast-Parts"
 _LOOKED_FOR = (0.1, 0.3, 1.0)
 """Waits before a model counts as gone: a node of a cluster may not have it yet."""
@@ -244,7 +244,10 @@ class NatsServer:
                 log.warning("JetStream is not ready (%s); trying again", type(error).__name__)
             except APIError as error:
                 if error.err_code not in _TOO_FEW_NODES:
-                    raise TransportError(f"JetStream cannot be set up: {error}") from error
+                    raise TransportError(
+                        f"JetStream cannot be set up with federation.replicas = {self._replicas}: "
+                        f"{error.description}"
+                    ) from error
                 log.warning("NATS has not enough nodes yet (%s); trying again", error.description)
             await asyncio.sleep(0.5)
         await self._connection.subscribe("fedast.hello.*", cb=self._greeted)
@@ -390,7 +393,7 @@ class NatsServer:
     async def retire(self, name: str) -> None:
         await self._purge(MODELS, f"fedast.model.{name}.>")
 
-    async def send(self, client: ClientId, name: str, data: bytes) -> None:
+    async def send(self, client: ClientId, name: str, data: bytes, model: str) -> None:
         try:
             await self._patiently(request_subject(client, name), data)
         except APIError as error:
@@ -405,13 +408,10 @@ class NatsServer:
         # made anew has handed out nothing yet.
         with suppress(*_TROUBLE):
             await self._js.delete_consumer(REQUESTS, consumer(client))
-        while True:
-            try:
-                await self._add_consumer(client)
-                return
-            except _TROUBLE as error:
-                log.warning("the queue of client %d: %s; trying again", client, error)
-                await asyncio.sleep(0.5)
+        try:
+            await self._add_consumer(client)
+        except _TROUBLE as error:  # it stays idle, so this is tried again
+            log.warning("the queue of client %d: %s", client, error)
 
     async def _purge(self, stream: str, subject: str) -> None:
         with suppress(*_TROUBLE):  # what stays is found to be of no use later on

@@ -19,6 +19,7 @@ import logging
 import math
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -47,11 +48,10 @@ from fedast.deploy import wire
 from fedast.deploy.diary import Diary
 from fedast.deploy.driver import Ask, Driver, Effect, LivePool, Send, Withdraw
 from fedast.deploy.meters import Meters
-from fedast.deploy.transport import Greeted, Ordered, ServerTransport, Uploaded
+from fedast.deploy.transport import Gone, Greeted, Ordered, ServerTransport, Uploaded
 from fedast.learn.journal import Journal
 from fedast.learn.learner import TorchLearner
 from fedast.learn.trainer import Update
-from fedast.records.run import UnusableFolder
 
 log = logging.getLogger("fedast.server")
 Entry = dict[str, Any]
@@ -93,6 +93,8 @@ class _Poll:
     token: str
     waiting: set[ClientId]
     began: float
+    patience: float
+    """Seconds after which whoever has not answered is waited for no longer."""
     found: list[tuple[float, float, int]] = field(default_factory=list)
     """Metric, loss and number of points of those who have answered."""
 
@@ -145,6 +147,7 @@ class FederationServer:
         self._reminded: dict[ClientId, float] = {}
         """When a client that was idle was last handed its requests again."""
         self._polls: dict[tuple[TaskName, Version], _Poll] = {}
+        self._unanswered: Counter[tuple[TaskName, Version]] = Counter()
         self._strikes: dict[ClientId, int] = {}
         self._failures: dict[ClientId, int] = {}
         self._quarantined: set[ClientId] = set()
@@ -188,6 +191,8 @@ class FederationServer:
                     await self._guarded(incoming)
                 case Greeted():
                     await self._greeted(incoming)
+                case Gone(client=client):
+                    await self._gone(client, "it is not there any more")
                 case Ordered():
                     await self._ordered(incoming)
                 case None:
@@ -205,12 +210,6 @@ class FederationServer:
         if past is None:
             self._note({"e": "config", "digest": self._digest})
             return
-        first = past.entries[0] if past.entries else {}
-        if first.get("digest") != self._digest:
-            raise UnusableFolder(
-                "the configuration is another than when this federation began; serve it to a new "
-                "folder with --out"
-            )
         self._journal.repeat(past.answers)
         for entry in past.entries:
             self._apply(entry)
@@ -337,7 +336,7 @@ class FederationServer:
         )
         self._heard.setdefault(send.client, self.now)
         name = self._request_name(send)
-        await self._transport.send(send.client, name, wire.encode(request))
+        await self._transport.send(send.client, name, wire.encode(request), request.model)
 
     async def _publish(self, task: TaskName, version: Version) -> str:
         """Where a model is; it is put there if it has not been."""
@@ -379,7 +378,10 @@ class FederationServer:
             here[i] for i in stream.sample(len(here), min(len(here), self._options.evaluators))
         ]
         token = secrets.token_hex(12)  # asked again, it is another question
-        self._polls[key] = _Poll(token, set(chosen), self.now)
+        # Trainings may be before it in every queue: more patience each time nobody answers.
+        patience = self._options.lease * 2 ** min(6, self._unanswered[key])
+        self._unanswered[key] += 1
+        self._polls[key] = _Poll(token, set(chosen), self.now, patience)
         for client in chosen:
             request = wire.Request(
                 "evaluate",
@@ -392,13 +394,20 @@ class FederationServer:
                 False,
             )
             place = f"e{self._numbers[ask.task]}-{ask.round}-{token}"
-            await self._transport.send(client, place, wire.encode(request))
+            await self._transport.send(client, place, wire.encode(request), name)
 
     async def _answered(self, upload: Uploaded) -> None:
         """A client's evaluation has come."""
         word = upload.name.rpartition("-")[2]
-        if all(poll.token != word for poll in self._polls.values()):
+        asked = [key for key, poll in self._polls.items() if poll.token == word]
+        if not asked:
             self._note({"e": "superseded", "place": upload.place})
+            return
+        if upload.failed is not None:
+            self._note({"e": "answer", "place": upload.place})
+            log.warning("client %d does not evaluate: %s", upload.client, upload.failed)
+            self._polls[asked[0]].waiting.discard(upload.client)
+            await self._count(asked[0], self._polls[asked[0]])
             return
         try:
             if upload.oversized:
@@ -429,6 +438,7 @@ class FederationServer:
         del self._polls[key]
         if not poll.found:
             return  # asked again by the next tick
+        del self._unanswered[key]
         metric, loss, weight = np.array(poll.found, np.float64).T
         await self._happen(
             {
@@ -443,7 +453,7 @@ class FederationServer:
     async def _chase(self) -> None:
         """Evaluations that nobody is at: their clients are gone or too slow, or none was there."""
         for key, poll in list(self._polls.items()):
-            late = self.now - poll.began > self._options.lease
+            late = self.now - poll.began > poll.patience
             poll.waiting = {c for c in poll.waiting if c in self._pool and not late}
             await self._count(key, poll)
         if not self._resend:
@@ -474,6 +484,9 @@ class FederationServer:
         number, _, word = upload.name.partition("-")
         request: RequestId = int(number) if number.isdecimal() and len(number) < 16 else -1
         send = self._driver.open.get(request)
+        if send is None and upload.failed is not None:
+            self._note({"e": "superseded", "place": place})  # nobody waits for it any more
+            return
         if send is None and 0 <= request < self._driver.sent:
             # Late, or a second time: the algorithm says which.
             await self._happen({"e": "arrive", "r": request, "w": 0.0, "l": 0.0, "place": place})
@@ -487,6 +500,14 @@ class FederationServer:
             log.info("client %d uploaded %r, which is not open", client, upload.name[:60])
             if send is not None and send.client == client:
                 await self._send(send)
+            return
+        if upload.failed is not None:
+            log.warning(
+                "client %d: request %d comes to nothing: %s", client, request, upload.failed
+            )
+            await self._happen({"e": "lost", "r": request, "invalid": False, "place": place})
+            if upload.blame:
+                await self._failure(client)
             return
         try:
             if upload.oversized:
@@ -502,8 +523,7 @@ class FederationServer:
             log.warning("client %d could not train request %d: %s", client, request, update.failed)
             await self._happen({"e": "lost", "r": request, "invalid": False, "place": place})
             if not update.failed.startswith(wire.MODEL_GONE):  # that would be our fault
-                self._note({"e": "failure", "c": client})
-                await self._quarantine(client)
+                await self._failure(client)
             return
         wrong = wire.sound(update, self._sizes[send.task], self._options.norm_bound)
         if wrong is not None:
@@ -525,6 +545,10 @@ class FederationServer:
         if request is not None:
             await self._happen({"e": "lost", "r": request, "invalid": True, "place": place})
         await self._strike(client, place)
+
+    async def _failure(self, client: ClientId) -> None:
+        self._note({"e": "failure", "c": client})
+        await self._quarantine(client)
 
     async def _strike(self, client: ClientId, place: int) -> None:
         self._note({"e": "strike", "c": client, "place": place})
@@ -555,9 +579,7 @@ class FederationServer:
             return
         self._seen[client] = self.now
         if hello.bye:
-            if client in self._pool:
-                log.info("client %d says goodbye", client)
-                await self._happen({"e": "leave", "c": client})
+            await self._gone(client, "it says goodbye")
         elif client not in self._pool:
             missing = [name for name in self._numbers if name not in hello.tasks]
             if missing:
@@ -568,6 +590,11 @@ class FederationServer:
             await self._happen({"e": "join", "c": client})
         elif hello.idle:
             await self._remind(client)
+
+    async def _gone(self, client: ClientId, why: str) -> None:
+        if client in self._pool:
+            log.info("client %d is gone: %s", client, why)
+            await self._happen({"e": "leave", "c": client})
 
     async def _remind(self, client: ClientId) -> None:
         """It is idle: if requests have been waiting for it, something is wrong with its queue."""

@@ -35,12 +35,23 @@ class Uploaded:
     data: bytes
     oversized: bool = False
     """It was longer than allowed: ``data`` is not all of it."""
+    failed: str | None = None
+    """There is no upload and will be none, and why, by what the transport knows."""
+    blame: bool = False
+    """... and that is the client's own doing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Greeted:
     client: ClientId
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A client is not there any more, by what the transport knows."""
+
+    client: ClientId
 
 
 @dataclass(slots=True)
@@ -51,7 +62,7 @@ class Ordered:
     reply: str
 
 
-Incoming: TypeAlias = Uploaded | Greeted | Ordered
+Incoming: TypeAlias = Uploaded | Greeted | Gone | Ordered
 
 
 class ServerTransport(Protocol):
@@ -63,7 +74,9 @@ class ServerTransport(Protocol):
 
     async def retire(self, name: str) -> None: ...
 
-    async def send(self, client: ClientId, name: str, data: bytes) -> None: ...
+    async def send(self, client: ClientId, name: str, data: bytes, model: str) -> None:
+        """``model``: the published one that the request is about."""
+        ...
 
     async def withdraw(self, client: ClientId, name: str) -> None:
         """Take a request out of its queue, if nobody has taken it yet."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import final
@@ -23,7 +24,7 @@ from fedast.core.protocol import (
     RequestId,
     TaskName,
 )
-from fedast.deploy.diary import Diary
+from fedast.deploy.diary import Diary, check_begun_with
 from fedast.deploy.driver import Driver, LivePool
 from fedast.deploy.meters import Meters
 from fedast.deploy.server import FederationServer, Options
@@ -42,7 +43,14 @@ from fedast.learn.task import BadTask, Task
 from fedast.learn.trainer import Job, SerialTrainer, Workbench
 from fedast.records import toml
 from fedast.records.events import EventLog
-from fedast.records.run import CONFIG, EVENTS, RunResult, write_atomically, write_result
+from fedast.records.run import (
+    CONFIG,
+    EVENTS,
+    RunResult,
+    UnusableFolder,
+    write_atomically,
+    write_result,
+)
 from fedast.records.tally import Tally
 
 DIARY = "diary"
@@ -95,7 +103,11 @@ class Federation:
             raise ConfigError("algorithm.name", "centralized has no clients; choose another")
         if config.simulation.until != "each":
             raise ConfigError("simulation.until", "a federation ends each task at its target")
-        self._stack = ExitStack()
+        folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            stack.enter_context(_claim(folder))
+            check_begun_with(folder / DIARY, _digest(config))
+            self._stack = stack.pop_all()
         self._config = config
         self._folder = folder
         self._tasks = build_tasks(config)
@@ -114,7 +126,6 @@ class Federation:
         )
         journal = Journal(self._learner)
         self.tally = Tally(specs)
-        folder.mkdir(parents=True, exist_ok=True)
         table = config.model_dump(mode="json", exclude={"algorithms"})
         write_atomically(folder / CONFIG, toml.dumps(table))
         log = self._stack.enter_context((folder / EVENTS).open("w", encoding="utf-8"))
@@ -167,8 +178,12 @@ class Federation:
         finally:
             result = self.result()
             write_result(self._folder, result)
-            self._stack.close()
+            self.close()
         return result
+
+    def close(self) -> None:
+        """Let go of the folder; ``run`` does so at its end."""
+        self._stack.close()
 
     def result(self) -> RunResult:
         return RunResult.of(
@@ -183,6 +198,17 @@ class Federation:
     def model(self, task: TaskName) -> torch.Tensor:
         """The newest model, as a vector."""
         return self._learner.parameters(task)
+
+
+@contextmanager
+def _claim(folder: Path) -> Iterator[None]:
+    """Nobody else serves from this folder meanwhile: two would count twice."""
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UnusableFolder(f"{folder}: another server is using it") from None
+        yield
 
 
 def _digest(config: RunConfig) -> str:

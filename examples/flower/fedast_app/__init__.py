@@ -1,0 +1,1 @@
+"""FedAST in a Flower federation: what is trained is in federation.toml."""

@@ -1,0 +1,7 @@
+"""The ClientApp: local training with this SuperNode's own data."""
+
+from pathlib import Path
+
+from fedast.experiments.flower import client_app
+
+app = client_app(Path(__file__).with_name("federation.toml"))

@@ -1,0 +1,7 @@
+"""The ServerApp: the algorithm, the models and the records."""
+
+from pathlib import Path
+
+from fedast.experiments.flower import server_app
+
+app = server_app(Path(__file__).with_name("federation.toml"))
