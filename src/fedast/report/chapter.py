@@ -456,12 +456,13 @@ def _positive_gain(chapter: Chapter, claim: Claim) -> Finding:
     gains, cells = _all_gains(chapter, claim)
     worst = min(gains, key=lambda key: gains[key][0])
     gain, each, _ = gains[worst]
+    refuted = any(g <= 0 and len(each) >= chapter.seeds for g, each, _ in gains.values())
     return Finding(
         f"least: {with_spread(gain, each, ' %')}",
         gain > 0,
         cells,
         f"at {_others(chapter, worst)}",
-        settled=gain <= 0 and len(each) >= chapter.seeds,
+        settled=refuted,  # by any one cell with all its seeds
     )
 
 
