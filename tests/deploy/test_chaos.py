@@ -268,11 +268,9 @@ def test_up_status_orders_and_down(tmp_path: Path) -> None:
             end = time.monotonic() + 60
             while True:
                 assert time.monotonic() < end
-                try:
-                    text = fedast("federation", "status", "fed", "--json")
-                except AssertionError:  # the server is not there yet
+                found = json.loads(fedast("federation", "status", "fed", "--json"))["server"]
+                if found is None:  # it is not there yet
                     continue
-                found = json.loads(text)["server"]
                 count = sum(task["updates"] for task in found["tasks"].values())
                 if count > (updates[-1] if updates else 0) + 10:
                     break
@@ -280,6 +278,7 @@ def test_up_status_orders_and_down(tmp_path: Path) -> None:
             assert fedast("ctl", "fed", "pause").startswith("paused")
             assert fedast("ctl", "fed", "resume").startswith("resumed")
             assert "processes ended" in fedast("federation", "down", "fed")
+            assert "the last result" in fedast("federation", "status", "fed")
         assert "client-0" in fedast("federation", "logs", "fed")
         audit(tmp_path / "fed" / "run")
     finally:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from importlib.metadata import version
@@ -21,6 +19,7 @@ import click
 from rich.console import Console
 
 from fedast.cli.live import LineView, LiveView
+from fedast.cli.processes import Processes
 from fedast.cli.running import load_resolved
 from fedast.cli.tables import result_table
 from fedast.deploy import wire
@@ -38,9 +37,8 @@ from fedast.deploy.nats import (
 from fedast.deploy.setup import CONTROL, SERVER, Layout, client_name, initialise
 from fedast.deploy.transport import TransportError
 from fedast.experiments.load import ConfigError
-from fedast.records.run import RunResult
+from fedast.records.run import RESULT, RunResult, read_run
 
-_PIDS = "processes.json"
 for noisy in ("nats", "asyncio"):  # they warn of what is normal with TLS
     logging.getLogger(noisy).setLevel(logging.ERROR)
 
@@ -144,24 +142,17 @@ def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
     layout = _layout(folder)
     if layout.nodes:
         raise ConfigError("", f"{folder} is a cluster; start each node on its own machine")
-    if _alive(layout):
+    processes = _processes(layout)
+    if processes.alive():
         raise ConfigError("", f"{folder} is up already; fedast federation down {folder}")
     clients = layout.clients if local is None else layout.clients[:local]
     _log_to(str(layout.logs / "server.log"), verbose=True)
-    processes: dict[str, int] = {}
     fedast = [sys.executable, "-m", "fedast"]
 
     def start(
         name: str, command: Sequence[str], cwd: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        with (layout.logs / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                command, cwd=cwd, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )  # fmt: skip
-        processes[name] = process.pid
-        (layout.root / _PIDS).write_text(json.dumps(processes))
-        return process
+        return processes.start(name, command, layout.logs / f"{name}.log", cwd)
 
     nats = start("nats", [nats_server(), "-c", layout.nats_config.name], cwd=layout.nats)
     try:
@@ -206,65 +197,48 @@ def _wait_for_nats(process: subprocess.Popen[bytes], layout: Layout) -> None:
         raise ConfigError("", f"nats-server does not answer ({error}); its log is {log}") from None
 
 
-def _alive(layout: Layout) -> dict[str, int]:
-    path = layout.root / _PIDS
-    if not path.is_file():
-        return {}
-    found = {}
-    for name, pid in json.loads(path.read_text()).items():
-        try:
-            os.kill(pid, 0)
-            state = Path(f"/proc/{pid}/stat")
-            if state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z":
-                continue
-            found[name] = pid
-        except OSError:
-            continue
-    return found
+def _processes(layout: Layout) -> Processes:
+    return Processes(layout.root / "processes.json")
 
 
 def _down(layout: Layout) -> None:
     """Clients and the server first, so that they can say goodbye; then NATS."""
-    alive = _alive(layout)
-    for wave in ([n for n in alive if n != "nats"], [n for n in alive if n == "nats"]):
-        for name in wave:
-            os.kill(alive[name], signal.SIGTERM)
-        end = time.monotonic() + 15
-        while time.monotonic() < end and any(name in _alive(layout) for name in wave):
-            time.sleep(0.1)
-            _reap()
-        for name in wave:
-            if name in _alive(layout):
-                os.kill(alive[name], signal.SIGKILL)
-    (layout.root / _PIDS).unlink(missing_ok=True)
-
-
-def _reap() -> None:
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
+    processes = _processes(layout)
+    processes.end([name for name in processes.alive() if name != "nats"])
+    processes.end(["nats"])
+    processes.forget()
 
 
 def down(folder: str) -> None:
     layout = _layout(folder)
-    count = len(_alive(layout))
+    count = len(_processes(layout).alive())
     _down(layout)
     click.echo(f"{count} processes ended; `up` goes on where it was" if count else "nothing was up")
 
 
 def status(folder: str, as_json: bool) -> None:
     layout = _layout(folder)
-    alive = _alive(layout)
+    alive = _processes(layout).alive()
     asked = "nats" in alive or bool(layout.nodes)  # a cluster is started by other means
-    answer = json.loads(control(folder, "status", "", quiet=True)) if asked else None
+    answer, trouble = None, None
+    try:
+        answer = json.loads(control(folder, "status", "", quiet=True)) if asked else None
+    except TransportError as error:
+        if layout.nodes:
+            raise
+        starting = f"may be starting: fedast federation logs {folder} server"
+        trouble = f"{error}; it {starting if 'server' in alive else 'has ended'}"
     if as_json:
         click.echo(json.dumps({"processes": alive, "server": answer}, indent=2))
         return
     if not layout.nodes:
         click.echo("up: " + (", ".join(alive) or "nothing"))
+    if trouble is not None:
+        click.echo(trouble)
     if answer is None:
+        if "server" not in alive and (layout.run / RESULT).is_file():
+            title = f"the last result, {layout.run}"
+            Console(highlight=False).print(result_table(read_run(layout.run), title, "seconds"))
         return
     here = answer["client_count"]
     click.echo(f"{answer['seconds']} s, {here} clients" + (", paused" if answer["paused"] else ""))
