@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 import urllib.request
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from fedast.deploy import wire
 from fedast.deploy.agent import Agent
 from fedast.deploy.diary import Diary
 from fedast.deploy.memory import Hub, MemoryClient, MemoryServer, order
-from fedast.deploy.transport import Gone, Uploaded
+from fedast.deploy.transport import Gone
 from fedast.experiments.config import RunConfig
 from fedast.experiments.federate import Federation, LocalTraining
 from fedast.experiments.load import ConfigError
@@ -53,7 +52,8 @@ async def federate(
             a.stop()
         await asyncio.gather(*running)
         if side is not None:
-            await side
+            async with asyncio.timeout(10):
+                await side
     return federation
 
 
@@ -227,13 +227,9 @@ def test_what_a_transport_knows_to_have_failed_is_lost(tmp_path: Path, blame: bo
         while not federation.server.finished:
             await asyncio.sleep(0.005)
             await MemoryClient(hub, 1).hello(agents[1]._hello())  # it is there, and crashes
-            queue = hub.queues.setdefault(1, OrderedDict())
-            for name in [name for name in queue if (1, name) not in hub.taken][:1]:
-                del queue[name]
+            for name in [n for n in hub.queues.get(1, ()) if (1, n) not in hub.taken][:1]:
                 failed.append(name)
-                place = next(hub.places)
-                hub.told.put_nowait(Uploaded(place, 1, name, b"", failed="it crashed", blame=blame))
-                hub.stir()
+                hub.fail(1, name, "it crashed", blame)
 
     federation = asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=crash))
     counts = audit(tmp_path / "run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from fedast.core.protocol import ClientId
@@ -21,7 +21,7 @@ class Hub:
     queues: dict[ClientId, OrderedDict[str, bytes]] = field(default_factory=dict)
     taken: dict[tuple[ClientId, str], float] = field(default_factory=dict)
     """When requests in clients' hands are handed out again."""
-    uploads: dict[int, tuple[ClientId, str, bytes]] = field(default_factory=dict)
+    uploads: dict[int, Uploaded] = field(default_factory=dict)
     names: set[tuple[ClientId, str]] = field(default_factory=set)
     places: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     told: asyncio.Queue[Incoming] = field(default_factory=asyncio.Queue)
@@ -31,6 +31,25 @@ class Hub:
     def stir(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
+
+    def fail(self, client: ClientId, name: str, why: str, blame: bool) -> None:
+        """A request comes to nothing, and the transport knows it."""
+        self.queues[client].pop(name, None)
+        self.taken.pop((client, name), None)
+        self.keep(client, name, b"", failed=why, blame=blame)
+
+    def keep(
+        self,
+        client: ClientId,
+        name: str,
+        data: bytes,
+        failed: str | None = None,
+        blame: bool = False,
+    ) -> None:
+        """Whatever is kept for the server gets the next place in the one order."""
+        place = next(self.places)
+        self.uploads[place] = Uploaded(place, client, name, data, failed=failed, blame=blame)
+        self.stir()
 
 
 @final
@@ -65,11 +84,11 @@ class MemoryServer:
     async def receive(self, timeout: float) -> Incoming | None:
         end = asyncio.get_running_loop().time() + timeout
         while True:
-            for place, (client, name, data) in self._hub.uploads.items():
+            for place, found in self._hub.uploads.items():
                 if place > self._read:
                     self._read = place
-                    whole = len(data) <= self._limit
-                    return Uploaded(place, client, name, data[: self._limit], not whole)
+                    whole = len(found.data) <= self._limit
+                    return replace(found, data=found.data[: self._limit], oversized=not whole)
             if not self._hub.told.empty():
                 return self._hub.told.get_nowait()
             left = end - asyncio.get_running_loop().time()
@@ -156,8 +175,7 @@ class MemoryClient:
     async def upload(self, name: str, data: bytes) -> None:
         if (self._client, name) not in self._hub.names:
             self._hub.names.add((self._client, name))
-            self._hub.uploads[next(self._hub.places)] = (self._client, name, data)
-            self._hub.stir()
+            self._hub.keep(self._client, name, data)
 
     async def hello(self, data: bytes) -> None:
         self._hub.told.put_nowait(Greeted(self._client, data))

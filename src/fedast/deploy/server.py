@@ -17,11 +17,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -43,11 +41,11 @@ from fedast.core.protocol import (
     UpdateArrived,
     Version,
 )
-from fedast.core.streams import Stream
 from fedast.deploy import wire
 from fedast.deploy.diary import Diary
 from fedast.deploy.driver import Ask, Driver, Effect, LivePool, Send, Withdraw
 from fedast.deploy.meters import Meters
+from fedast.deploy.polls import Polls
 from fedast.deploy.transport import Gone, Greeted, Ordered, ServerTransport, Uploaded
 from fedast.learn.journal import Journal
 from fedast.learn.learner import TorchLearner
@@ -55,8 +53,6 @@ from fedast.learn.trainer import Update
 
 log = logging.getLogger("fedast.server")
 Entry = dict[str, Any]
-_MOST_POINTS = 1_000_000
-"""No client's evaluation counts for more points than these, whatever it says."""
 _FAILURES = 10
 """Trainings in a row that a client may fail in."""
 
@@ -84,19 +80,6 @@ class Options:
     """Invalid uploads after which a client is quarantined."""
     max_time: float | None = None
     """Seconds after which every task ends."""
-
-
-@dataclass
-class _Poll:
-    """The evaluation of a model by a few clients."""
-
-    token: str
-    waiting: set[ClientId]
-    began: float
-    patience: float
-    """Seconds after which whoever has not answered is waited for no longer."""
-    found: list[tuple[float, float, int]] = field(default_factory=list)
-    """Metric, loss and number of points of those who have answered."""
 
 
 @final
@@ -146,8 +129,7 @@ class FederationServer:
         """When a client last answered, or was first given something to do."""
         self._reminded: dict[ClientId, float] = {}
         """When a client that was idle was last handed its requests again."""
-        self._polls: dict[tuple[TaskName, Version], _Poll] = {}
-        self._unanswered: Counter[tuple[TaskName, Version]] = Counter()
+        self._polls = Polls(seed, options.evaluators, options.lease)
         self._strikes: dict[ClientId, int] = {}
         self._failures: dict[ClientId, int] = {}
         self._quarantined: set[ClientId] = set()
@@ -181,9 +163,11 @@ class FederationServer:
         await self._transport.start(self._place, limit)
         self._settled = self._place
         self._ticked = self.now
+        # Decided by the last commit and not published yet: now, before anything steps the model.
         for send in list(self._driver.open.values()):
-            # Decided by the last commit and not sent yet: now, before anything steps the model.
             await self._publish(send.task, send.version)
+        for task, version in list(self._driver.asked):
+            await self._publish(task, version)
         while not self._stopping and not self.finished:
             incoming = await self._transport.receive(0.2)
             match incoming:
@@ -341,6 +325,7 @@ class FederationServer:
     async def _publish(self, task: TaskName, version: Version) -> str:
         """Where a model is; it is put there if it has not been."""
         if (task, version) not in self._names:
+            assert version == self._learner.version(task), f"{task}: version {version} is gone"
             vector = self._learner.parameters(task).detach().cpu().numpy()
             data = wire.encode(wire.Model(task, version, vector.astype(np.float32)))
             name = wire.model_name(data, self._numbers[task], version)
@@ -365,97 +350,76 @@ class FederationServer:
     # --- evaluation by clients -------------------------------------------------------------------
 
     async def _ask(self, ask: Ask) -> None:
-        """Have a few clients evaluate a model; who is asked follows from the seed alone."""
         key = (ask.task, ask.round)
         if key not in self._driver.asked:
             return
-        name = await self._publish(ask.task, ask.round)
+        name = await self._publish(*key)
         here = self._pool.everyone()
         if not here:
             return  # it is asked again later
-        stream = Stream.of(self._seed, "evaluate", ask.task, ask.round)
-        chosen = [
-            here[i] for i in stream.sample(len(here), min(len(here), self._options.evaluators))
-        ]
-        token = secrets.token_hex(12)  # asked again, it is another question
-        # Trainings may be before it in every queue: more patience each time nobody answers.
-        patience = self._options.lease * 2 ** min(6, self._unanswered[key])
-        self._unanswered[key] += 1
-        self._polls[key] = _Poll(token, set(chosen), self.now, patience)
+        token, chosen = self._polls.ask(key, here, self.now)
+        request = wire.Request(
+            kind="evaluate",
+            id=ask.round,
+            token=token,
+            task=ask.task,
+            version=ask.round,
+            model=name,
+            size=self._sizes[ask.task],
+            half=False,
+        )
+        place = f"e{self._numbers[ask.task]}-{ask.round}-{token}"
         for client in chosen:
-            request = wire.Request(
-                "evaluate",
-                ask.round,
-                token,
-                ask.task,
-                ask.round,
-                name,
-                self._sizes[ask.task],
-                False,
-            )
-            place = f"e{self._numbers[ask.task]}-{ask.round}-{token}"
             await self._transport.send(client, place, wire.encode(request), name)
 
     async def _answered(self, upload: Uploaded) -> None:
-        """A client's evaluation has come."""
-        word = upload.name.rpartition("-")[2]
-        asked = [key for key, poll in self._polls.items() if poll.token == word]
-        if not asked:
+        """A client's evaluation has come, or word that it will not."""
+        client, token = upload.client, upload.name.rpartition("-")[2]
+        key = self._polls.about(token)
+        if key is None or not self._polls.waits_for(key, client):
             self._note({"e": "superseded", "place": upload.place})
             return
-        if upload.failed is not None:
-            self._note({"e": "answer", "place": upload.place})
-            log.warning("client %d does not evaluate: %s", upload.client, upload.failed)
-            self._polls[asked[0]].waiting.discard(upload.client)
-            await self._count(asked[0], self._polls[asked[0]])
-            return
-        try:
-            if upload.oversized:
-                raise wire.WireError("it is longer than it may be")
-            update: wire.Update = wire.decode(upload.data, wire.Update)
-        except wire.WireError as error:
-            await self._invalid(upload.client, None, upload.place, str(error))
-            return
-        key = (update.task, update.request)
-        poll = self._polls.get(key)
+        why = upload.failed
+        if why is None:
+            try:
+                if upload.oversized:
+                    raise wire.WireError("it is longer than it may be")
+                update: wire.Update = wire.decode(upload.data, wire.Update)
+                if (update.task, update.request) != key or update.token != token:
+                    raise wire.WireError("its name is that of another question")
+            except wire.WireError as error:
+                self._polls.give_up(key, client)
+                await self._invalid(client, None, upload.place, str(error))
+                return
+            self._seen[client] = self.now
+            metric, loss = update.metric, update.loss
+            if metric is not None and math.isfinite(metric + loss) and update.samples > 0:
+                self._polls.answer(key, client, metric, loss, update.samples)
+            else:
+                why = update.failed or "its answer is no number"
         self._note({"e": "answer", "place": upload.place})
-        if poll is None or upload.client not in poll.waiting or update.token != poll.token:
-            return
-        self._seen[upload.client] = self.now
-        poll.waiting.discard(upload.client)
-        known = update.metric is not None and math.isfinite(update.metric + update.loss)
-        if not known or update.failed is not None or update.samples < 1:
-            log.warning("client %d could not evaluate: %s", upload.client, update.failed)
-        else:
-            assert update.metric is not None
-            poll.found.append((update.metric, update.loss, min(update.samples, _MOST_POINTS)))
-        await self._count(key, poll)
+        if why is not None:
+            log.warning("client %d does not evaluate: %s", client, why)
+            self._polls.give_up(key, client)
+        await self._count()
 
-    async def _count(self, key: tuple[TaskName, Version], poll: _Poll) -> None:
-        """If nobody is waited for any more, the weighted mean is the answer."""
-        if poll.waiting:
-            return
-        del self._polls[key]
-        if not poll.found:
-            return  # asked again by the next tick
-        del self._unanswered[key]
-        metric, loss, weight = np.array(poll.found, np.float64).T
-        await self._happen(
-            {
-                "e": "evaluated",
-                "task": key[0],
-                "round": key[1],
-                "metric": float(np.average(metric, weights=weight)),
-                "loss": float(np.average(loss, weights=weight)),
-            }
-        )
+    async def _count(self) -> None:
+        for verdict in self._polls.close():
+            task, version = verdict.key
+            await self._happen(
+                {
+                    "e": "evaluated",
+                    "task": task,
+                    "round": version,
+                    "metric": verdict.metric,
+                    "loss": verdict.loss,
+                }
+            )
 
     async def _chase(self) -> None:
         """Evaluations that nobody is at: their clients are gone or too slow, or none was there."""
-        for key, poll in list(self._polls.items()):
-            late = self.now - poll.began > poll.patience
-            poll.waiting = {c for c in poll.waiting if c in self._pool and not late}
-            await self._count(key, poll)
+        self._polls.pass_time(self.now, self._pool.here)
+        await self._count()
         if not self._resend:
             for task, version in list(self._driver.asked):
                 if (task, version) not in self._polls:

@@ -82,6 +82,10 @@ class TorchLearner:
         store = self._stores[task]
         return store[store.newest]
 
+    def version(self, task: TaskName) -> Version:
+        """Of these parameters: how often the model has been stepped."""
+        return self._stores[task].newest
+
     def module(self, task: TaskName) -> torch.nn.Module:
         """The newest model of a task, as the module (the learner's own working copy)."""
         model = self._benches[task].model
