@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from fedast.deploy import wire
-from fedast.deploy.nats import Credentials, NatsClient, connect, inbox
+from fedast.deploy.nats import NatsClient, inbox
+from fedast.deploy.nats_connection import Credentials, connect
 from fedast.deploy.setup import client_name
 
 TASKS = ("a", "b", "c", "d")

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from fedast.deploy import wire
-from fedast.deploy.nats import Credentials, order
+from fedast.deploy.nats import order
+from fedast.deploy.nats_connection import Credentials
 from fedast.deploy.setup import CONTROL, SERVER, Layout, initialise
 
 HERE = Path(__file__).parent

@@ -11,13 +11,12 @@ from pathlib import Path
 from fedast.deploy.nats import (
     CONTROL_INBOX,
     SERVER_INBOX,
-    Credentials,
     NatsClient,
     NatsServer,
-    connect,
     inbox,
     order,
 )
+from fedast.deploy.nats_connection import Credentials, connect
 from fedast.deploy.setup import CONTROL, SERVER, Layout, client_name, initialise
 from fedast.deploy.transport import ClientTransport, ServerTransport
 

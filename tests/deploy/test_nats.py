@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+from nats.js.errors import APIError
+
 from fedast.deploy.nats import PART, upload_subject
 from fedast.deploy.transport import Uploaded
 from tests.deploy.nats_support import NatsBed
@@ -64,6 +67,39 @@ def test_a_server_waits_for_nats(tmp_path: Path) -> None:
                     seen.append(delivery.data)
                     await delivery.done()
             assert seen == [b"one", b"two"]
+
+    asyncio.run(go())
+
+
+def test_uploads_fill_their_own_room_only_and_then_wait(tmp_path: Path) -> None:
+    """While the server reads nothing, a client floods; the disk is not its to fill."""
+
+    async def go() -> None:
+        async with NatsBed(tmp_path, clients=2) as bed, asyncio.timeout(90):
+            server, flood = await bed.server(limit=2**20), await bed.client(0)
+            came = 0
+
+            async def fill() -> None:
+                nonlocal came
+                while came < 100:
+                    subject = upload_subject(0, f"{came}.0-1")
+                    await flood._js.publish(subject, b"x" * PART, timeout=20)
+                    came += 1
+
+            with pytest.raises(APIError, match="maximum bytes exceeded"):
+                await fill()
+            assert 10 < came < 20
+            honest = await bed.client(1)
+            waiting = asyncio.create_task(honest.upload("mine", b"y" * PART))
+            await asyncio.sleep(1.0)
+            assert not waiting.done()
+            await server.send(1, "5", b"a request", "0.0.none")  # there is room for everything else
+            while not waiting.done():
+                found = await upload_of(server)
+                await server.settle(found.place)
+            while found.client != 1:
+                found = await upload_of(server)
+            assert found.data == b"y" * 2**20
 
     asyncio.run(go())
 

@@ -16,12 +16,11 @@ from fedast.deploy.nats import (
     MODELS,
     REQUESTS,
     UPDATES,
-    Credentials,
-    connect,
     inbox,
     request_subject,
     upload_subject,
 )
+from fedast.deploy.nats_connection import Credentials, connect
 from fedast.deploy.setup import Authority, client_name
 from fedast.deploy.transport import Refused, Uploaded
 from tests.deploy.nats_support import NatsBed

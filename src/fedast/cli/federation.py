@@ -27,13 +27,12 @@ from fedast.deploy.agent import Agent
 from fedast.deploy.nats import (
     CONTROL_INBOX,
     SERVER_INBOX,
-    Credentials,
     NatsClient,
     NatsServer,
-    connect,
     inbox,
     order,
 )
+from fedast.deploy.nats_connection import Credentials, connect
 from fedast.deploy.setup import CONTROL, SERVER, Layout, client_name, initialise
 from fedast.deploy.transport import TransportError
 from fedast.experiments.load import ConfigError

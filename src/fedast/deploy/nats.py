@@ -15,18 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, final
 
-import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.js import JetStreamContext
 from nats.js.api import (
@@ -39,15 +34,15 @@ from nats.js.api import (
     StreamConfig,
 )
 from nats.js.errors import APIError, ServiceUnavailableError
-from nats.js.errors import Error as JetStreamError
 
 from fedast.core.protocol import ClientId
+from fedast.deploy.nats_connection import TROUBLE, Credentials, close, connect
+from fedast.deploy.parts import Assemblies, count_of
 from fedast.deploy.transport import (
     Delivery,
     Greeted,
     Incoming,
     Ordered,
-    Refused,
     TransportError,
     Uploaded,
 )
@@ -59,14 +54,13 @@ REQUESTS, UPDATES, MODELS = "FEDAST_REQUESTS", "FEDAST_UPDATES", "FEDAST_MODELS"
 _PER_SUBJECT = 10077  # JetStream's code for "maximum messages per subject exceeded"
 _OTHER_OPTIONS = 10058  # ... for "stream name already in use with a different configuration"
 _TOO_FEW_NODES = {10005, 10008, 10009, 10023}  # no peers, no leader, no resources
+_NO_ROOM = 10047  # ... for "insufficient storage resources available"
 _PARTS = "Fedast-Parts"
+_LEAST_ROOM = 64 * 2**20
+"""Bytes for uploads that are not settled. A client has one at a time; while the server is away
+they may pile up to two for each client, then clients wait. So nobody can fill the disk."""
 _LOOKED_FOR = (0.1, 0.3, 1.0)
 """Waits before a model counts as gone: a node of a cluster may not have it yet."""
-_PARTS_WITHIN = 600.0
-"""Seconds in which all parts of an upload must have come."""
-_OPEN_ASSEMBLIES = 4
-"""Uploads in parts that a client may have begun and not finished."""
-_TROUBLE = (NatsError, JetStreamError, TimeoutError, OSError)
 
 
 def request_subject(client: ClientId, name: str) -> str:
@@ -102,107 +96,7 @@ def client_permissions(client: ClientId) -> tuple[list[str], list[str]]:
     )
 
 
-# --- connecting ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Credentials:
-    """A folder with ``ca.pem``, ``cert.pem`` and ``key.pem``."""
-
-    folder: Path
-
-    def context(self) -> ssl.SSLContext:
-        files = [self.folder / name for name in ("ca.pem", "cert.pem", "key.pem")]
-        for file in files:
-            if not file.is_file():
-                raise Refused(f"{file}: there is no such file; a credentials folder needs it")
-        try:
-            context = ssl.create_default_context(cafile=str(files[0]))
-            context.minimum_version = ssl.TLSVersion.TLSv1_3
-            context.load_cert_chain(files[1], files[2])
-        except (ssl.SSLError, OSError) as error:
-            raise Refused(f"{self.folder}: its keys cannot be used ({error})") from error
-        return context
-
-
-async def connect(
-    servers: Sequence[str],
-    credentials: Credentials,
-    *,
-    name: str,
-    inbox_prefix: str = "_INBOX",
-    patience: float | None = None,
-) -> Client:
-    """Connect, trying again for ``patience`` seconds (None: for ever) while nobody is there."""
-    context = credentials.context()
-    loop = asyncio.get_running_loop()
-    began, wait, dropped = loop.time(), 0.2, 0
-    errors: list[str] = []
-
-    async def failed(error: Exception) -> None:
-        errors.append(str(error))
-        log.warning("%s: %s", name, error)
-
-    async def attempt(lasting: bool) -> Client:
-        return await nats.connect(
-            list(servers),
-            tls=context,
-            name=name,
-            inbox_prefix=inbox_prefix.encode(),
-            allow_reconnect=lasting,
-            max_reconnect_attempts=-1 if lasting else 0,
-            reconnect_time_wait=0.5,
-            connect_timeout=5,
-            error_cb=failed,
-            ping_interval=10,
-            max_outstanding_pings=2,
-        )
-
-    while True:
-        # A connection that lasts is also made again and again when it is refused, in silence; so
-        # the first is one that does not.
-        errors.clear()
-        try:
-            first = await attempt(lasting=False)
-            await first.flush(5)
-            await first.close()
-            return await attempt(lasting=True)
-        except ssl.SSLError as error:
-            raise Refused(f"{servers[0]}: {_tls_text(error)}") from error
-        except (NatsError, OSError, TimeoutError) as error:
-            said = " ".join([str(error), *errors])
-            if any(word in said.lower() for word in ("authorization", "certificate", "ssl")):
-                raise Refused(f"{servers[0]}: does not let {name} in ({said})") from error
-            # Somebody is there but hangs up after the TLS handshake: several times in a row, that
-            # is a refusal of our certificate (TLS 1.3 says so too late for us to hear it).
-            dropped = dropped + 1 if "connection lost" in said.lower() else 0
-            if dropped >= 5:
-                raise Refused(f"{servers[0]}: does not let {name} in (it hangs up)") from error
-            if patience is not None and loop.time() - began > patience:
-                raise TransportError(f"{servers[0]}: nobody answers ({error})") from error
-            log.info("%s: %s does not answer yet (%s)", name, servers[0], error)
-        await asyncio.sleep(wait)
-        wait = min(5.0, wait * 1.6)
-
-
-def _tls_text(error: ssl.SSLError) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not of our authority ({error.verify_message})"
-    return f"the TLS handshake failed ({error.reason or error})"
-
-
 # --- the server's side --------------------------------------------------------------------------
-
-
-@dataclass
-class _Assembly:
-    """The parts of an upload that have come so far."""
-
-    first: int
-    """The place of the part that came first."""
-    count: int
-    since: float
-    parts: dict[int, bytes] = field(default_factory=dict)
 
 
 @final
@@ -228,7 +122,7 @@ class NatsServer:
         self._orders: deque[Ordered] = deque()
         """They do not wait behind uploads."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._assemblies: dict[tuple[ClientId, str], _Assembly] = {}
+        self._assemblies = Assemblies(PART, 0)
         self._after = 0
         self._read = 0
         self._limit = 0
@@ -236,6 +130,7 @@ class NatsServer:
     async def start(self, after: int, limit: int) -> None:
         # From the first that is kept: parts of an upload may have come before ``after``.
         self._after, self._limit = after, limit
+        self._assemblies = Assemblies(PART, limit)
         while True:
             try:
                 await self._prepare()
@@ -262,10 +157,16 @@ class NatsServer:
             max_msgs_per_subject=1, discard_new_per_subject=True, discard=DiscardPolicy.NEW,
             **common,
         )  # fmt: skip
-        await self._stream(
-            name=UPDATES, subjects=["fedast.upload.>"], duplicate_window=3600,
-            discard=DiscardPolicy.NEW, **common,
-        )  # fmt: skip
+        uploads = {"name": UPDATES, "subjects": ["fedast.upload.>"], "duplicate_window": 3600,
+                   "discard": DiscardPolicy.NEW, **common}  # fmt: skip
+        most = max(_LEAST_ROOM, 2 * len(self._clients) * self._limit)
+        try:
+            await self._stream(max_bytes=most, **uploads)
+        except APIError as error:
+            if error.err_code != _NO_ROOM:
+                raise
+            log.warning("NATS cannot set %d MB aside for uploads: they have no limit", most >> 20)
+            await self._stream(**uploads)
         await self._stream(
             name=MODELS, subjects=["fedast.model.>"], allow_direct=True, max_msgs_per_subject=1,
             **common,
@@ -310,7 +211,7 @@ class NatsServer:
     async def _read_uploads(self) -> None:
         """Read by sequence number; after any trouble, go on from where we were."""
         while True:
-            with suppress(*_TROUBLE):
+            with suppress(*TROUBLE):
                 await self._js.delete_consumer(UPDATES, "server")
             try:
                 await self._js.add_consumer(
@@ -324,7 +225,7 @@ class NatsServer:
                 )
                 subscription = await self._js.pull_subscribe_bind("server", stream=UPDATES)
                 await self._read_from(subscription)
-            except (*_TROUBLE, TransportError) as error:
+            except (*TROUBLE, TransportError) as error:
                 log.warning("reading uploads: %s; trying again", error or type(error).__name__)
                 await asyncio.sleep(0.5)
 
@@ -361,30 +262,16 @@ class NatsServer:
         if count == 1:
             data = message.data
             return Uploaded(place, client, name, data[: self._limit], len(data) > self._limit)
-        key = (client, name)
-        if not 0 <= number < count <= self._limit // PART + 1:
-            return None  # no upload that is allowed has so many parts
         now = asyncio.get_running_loop().time()
-        for other, begun in list(self._assemblies.items()):
-            if now - begun.since > _PARTS_WITHIN:
-                del self._assemblies[other]
-        mine = [other for other in self._assemblies if other[0] == client]
-        if key not in self._assemblies and len(mine) >= _OPEN_ASSEMBLIES:
-            del self._assemblies[mine[0]]
-        assembly = self._assemblies.setdefault(key, _Assembly(place, count, now))
-        fits = len(message.data) == PART or (number == count - 1 and len(message.data) < PART)
-        if count != assembly.count or not fits:
-            del self._assemblies[key]
+        whole = self._assemblies.add(
+            (client, name), number, count, message.data, place=place, now=now
+        )
+        if whole is None:
             return None
-        assembly.parts[number] = message.data
-        if len(assembly.parts) < count:
-            return None
-        del self._assemblies[key]
-        whole = b"".join(assembly.parts[n] for n in range(count))
         return Uploaded(place, client, name, whole[: self._limit], len(whole) > self._limit)
 
     async def publish(self, name: str, data: bytes) -> None:
-        count = -(-len(data) // PART) or 1
+        count = count_of(len(data), PART)
         for number in range(count):
             part = data[number * PART : (number + 1) * PART]
             headers = {_PARTS: str(count)}
@@ -406,15 +293,15 @@ class NatsServer:
     async def hand_out_again(self, client: ClientId) -> None:
         # NATS waits for its own clock, which may have been set back by hours. A consumer that is
         # made anew has handed out nothing yet.
-        with suppress(*_TROUBLE):
+        with suppress(*TROUBLE):
             await self._js.delete_consumer(REQUESTS, consumer(client))
         try:
             await self._add_consumer(client)
-        except _TROUBLE as error:  # it stays idle, so this is tried again
+        except TROUBLE as error:  # it stays idle, so this is tried again
             log.warning("the queue of client %d: %s", client, error)
 
     async def _purge(self, stream: str, subject: str) -> None:
-        with suppress(*_TROUBLE):  # what stays is found to be of no use later on
+        with suppress(*TROUBLE):  # what stays is found to be of no use later on
             await self._js.purge_stream(stream, subject=subject)
 
     async def _patiently(
@@ -430,7 +317,7 @@ class NatsServer:
                 if error.err_code == _PER_SUBJECT or error.code == 400:
                     raise
                 log.warning("publishing %s: %s; trying again", subject, error)
-            except (*_TROUBLE, NoRespondersError) as error:
+            except (*TROUBLE, NoRespondersError) as error:
                 log.warning("publishing %s: %s; trying again", subject, error or "no answer")
             await asyncio.sleep(wait)
             wait = min(3.0, wait * 2)
@@ -455,9 +342,9 @@ class NatsServer:
                 return found
 
     async def settle(self, place: int) -> None:
-        begun = [assembly.first for assembly in self._assemblies.values()]
-        upto = min([place + 1, *begun])
-        with suppress(*_TROUBLE):
+        begun = self._assemblies.first_place
+        upto = place + 1 if begun is None else min(place + 1, begun)
+        with suppress(*TROUBLE):
             await self._js.purge_stream(UPDATES, seq=upto)
 
     async def answer(self, order: Ordered, data: bytes) -> None:
@@ -467,14 +354,7 @@ class NatsServer:
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await _close(self._connection)
-
-
-async def _close(connection: Client) -> None:
-    with suppress(*_TROUBLE):
-        await asyncio.wait_for(connection.flush(2), 3)
-    with suppress(*_TROUBLE):
-        await connection.close()
+        await close(self._connection)
 
 
 # --- a client's side ----------------------------------------------------------------------------
@@ -490,15 +370,15 @@ class _NatsDelivery:
         return self._message.data
 
     async def working(self) -> None:
-        with suppress(*_TROUBLE):
+        with suppress(*TROUBLE):
             await self._message.in_progress()
 
     async def done(self) -> None:
-        with suppress(*_TROUBLE):  # not acknowledged: it comes again, and is known to be done
+        with suppress(*TROUBLE):  # not acknowledged: it comes again, and is known to be done
             await self._message.ack()
 
     async def give_back(self) -> None:
-        with suppress(*_TROUBLE):
+        with suppress(*TROUBLE):
             await self._message.nak()
 
 
@@ -524,7 +404,7 @@ class NatsClient:
             messages = await self._subscription.fetch(1, timeout=timeout)
         except TimeoutError:
             return None
-        except _TROUBLE as error:
+        except TROUBLE as error:
             log.warning("waiting for a request: %s", error or type(error).__name__)
             self._subscription = None
             await asyncio.sleep(min(1.0, timeout))
@@ -554,13 +434,13 @@ class NatsClient:
         while True:
             try:
                 return await self._connection.request(subject, b"", timeout=10)
-            except _TROUBLE as error:
+            except TROUBLE as error:
                 log.warning("fetching a model: %s; trying again", error or type(error).__name__)
             await asyncio.sleep(wait)
             wait = min(3.0, wait * 2)
 
     async def upload(self, name: str, data: bytes) -> None:
-        count = -(-len(data) // PART) or 1
+        count = count_of(len(data), PART)
         for number in range(count):
             subject = upload_subject(self._client, f"{name}.{number}-{count}")
             headers = {"Nats-Msg-Id": f"{self._client}.{name}.{number}"}
@@ -570,17 +450,17 @@ class NatsClient:
                 try:
                     await self._js.publish(subject, part, headers=headers)
                     break
-                except _TROUBLE as error:
+                except TROUBLE as error:
                     log.warning("uploading: %s; trying again", error or type(error).__name__)
                 await asyncio.sleep(wait)
                 wait = min(3.0, wait * 2)
 
     async def hello(self, data: bytes) -> None:
-        with suppress(*_TROUBLE):
+        with suppress(*TROUBLE):
             await self._connection.publish(f"fedast.hello.{self._client}", data)
 
     async def close(self) -> None:
-        await _close(self._connection)
+        await close(self._connection)
 
 
 @asynccontextmanager
@@ -594,8 +474,8 @@ async def order(
     try:
         try:
             message = await connection.request("fedast.order", data, timeout=timeout)
-        except _TROUBLE as error:
+        except TROUBLE as error:
             raise TransportError("the FedAST server does not answer") from error
         yield message.data
     finally:
-        await _close(connection)
+        await close(connection)
