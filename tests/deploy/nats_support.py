@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -58,6 +59,10 @@ class NatsBed:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+
+    def reload(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
 
     @property
     def log(self) -> str:

@@ -22,9 +22,10 @@ import pytest
 
 from fedast.deploy import wire
 from fedast.deploy.nats import NatsClient
+from fedast.deploy.setup import Register
 from tests.deploy.field import FEDAST, Field, Proxy
 from tests.deploy.nats_support import free_port
-from tests.deploy.support import audit
+from tests.deploy.support import audit, events
 
 chaos = pytest.mark.chaos
 
@@ -245,6 +246,90 @@ def test_everything_at_once(tmp_path: Path) -> None:
                     time.sleep(chance.uniform(0.0, 1.0))
                     field.bed.start()
         field.finish(300)
+
+
+@chaos
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("fedast-s", "requests = 8\nratio = 2\nserver_rate = 0.5"),
+        ("sync-st", "first_k = 2"),  # the next round waits for the evaluation
+    ],
+)
+def test_crashes_while_clients_evaluate(tmp_path: Path, algorithm: str, options: str) -> None:
+    chance = random.Random(3)
+    how = 'evaluate = "clients"\nevaluators = 2'
+    with Field(
+        tmp_path, rounds=60, lease=3.0, algorithm=algorithm, options=options, federation=how
+    ) as field:
+        field.start_all()
+        field.wait_for_entries(40)
+        for victim in ("server", "client-1", "server", "nats", "server", "client-2", "server"):
+            time.sleep(chance.uniform(0.5, 1.5))
+            if field.ended:
+                break
+            if victim == "nats":
+                field.faults["nats SIGKILL"] += 1
+                field.bed.kill()
+                time.sleep(0.5)
+                field.bed.start()
+            else:
+                field.kill(victim)
+                if victim == "server":
+                    field.start_server()
+                else:
+                    field.start_client(int(victim[-1]))
+        field.finish(300, to_the_end=False)  # few points are held back: all may be right
+        measured = [
+            (event["task"], event["round"])
+            for event in events(field.run)
+            if event["event"] == "evaluate"
+        ]
+        assert len(set(measured)) == len(measured)
+        assert len(measured) > 10
+        names: dict[tuple[str, int], set[str]] = {}
+        for line in (field.run / "diary" / "diary.jsonl").read_text().splitlines():
+            entry = json.loads(line)
+            if entry["e"] == "model":
+                names.setdefault((entry["task"], entry["version"]), set()).add(entry["name"])
+        assert set(measured) <= set(names)
+        assert {len(models) for models in names.values()} == {1}
+
+
+_OWN_DATA = """
+from sklearn.datasets import load_digits
+
+def load(client):
+    digits = load_digits()
+    return (digits.data[client::8] / 16).astype("float32"), digits.target[client::8]
+"""
+
+
+@chaos
+def test_members_come_and_go(tmp_path: Path) -> None:
+    """While it trains, one is expelled and one is admitted who was not foreseen."""
+    (tmp_path / "my_data.py").write_text(_OWN_DATA)
+    own = 'data = { digits-mlp = "my_data:load", second = "my_data:load" }'
+    with Field(tmp_path, rounds=150, lease=3.0, federation=own) as field:
+        field.config.write_text(f'path = ["{tmp_path}"]\n{field.config.read_text()}')
+        field.start_all()
+        field.wait_for_entries(60)
+        register = Register(field.bed.layout)
+        assert register.admit(1) == ["client-4"]
+        register.expel(["client-0"])
+        field.faults["expelled"] += 1
+        field.bed.reload()
+        field.clients += 1
+        field.start_client(4)
+        field.wait(lambda: field.ended or field.status()["clients"] == [1, 2, 3, 4])
+        assert not field.ended
+        counts = field.finish(240)
+        assert counts["drop lost"] <= 16
+        sent = [e["client"] for e in events(field.run) if e["event"] == "dispatch"]
+        assert sent.count(4) > 10
+        assert 0 not in sent[len(sent) // 2 :]
+        assert field.processes["client-0"].wait(20) == 1
+        assert "does not let us in any more" in (tmp_path / "client-0.log").read_text()
 
 
 def test_up_status_orders_and_down(tmp_path: Path) -> None:

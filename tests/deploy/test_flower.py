@@ -187,7 +187,7 @@ class Superlink:
     """A SuperLink (TLS, node authentication, database) and SuperNodes, on loopback."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
-        from fedast.deploy.setup import Authority
+        from fedast.deploy.keys import Authority
 
         self.folder = folder
         self.nodes = nodes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
@@ -12,6 +13,7 @@ from typing import Any
 import nats
 import pytest
 
+from fedast.deploy.keys import Authority, hosts_of
 from fedast.deploy.nats import (
     MODELS,
     REQUESTS,
@@ -21,8 +23,8 @@ from fedast.deploy.nats import (
     upload_subject,
 )
 from fedast.deploy.nats_connection import Credentials, connect
-from fedast.deploy.setup import Authority, client_name
-from fedast.deploy.transport import Refused, Uploaded
+from fedast.deploy.setup import Register, client_name
+from fedast.deploy.transport import Greeted, Refused, Uploaded
 from tests.deploy.nats_support import NatsBed
 
 Body = Callable[[NatsBed], Coroutine[Any, Any, None]]
@@ -199,3 +201,62 @@ def test_keys_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     keys = list(bed.layout.root.rglob("key.pem"))
     assert len(keys) == 5  # authority, nats, server, control, client-0
     assert all(path.stat().st_mode & 0o077 == 0 for path in keys)
+
+
+def test_a_renewed_key_replaces_the_old_one_at_once(tmp_path: Path) -> None:
+    async def body(bed: NatsBed) -> None:
+        server, old = await bed.server(), await bed.client(1)
+        await old.upload("1-before", b"with the first key")
+        stolen = shutil.copytree(bed.layout.credentials("client-1"), tmp_path / "stolen")
+        Register(bed.layout).issue(["client-1"])
+        bed.reload()
+        while old._connection.is_connected:
+            await asyncio.sleep(0.05)  # who is in with the old key is thrown out
+        assert "does not let" in await refused(bed, Credentials(stolen))
+        new = await bed.client(1)
+        await new.upload("2-after", b"with the second")
+        found = [await server.receive(5.0) for _ in range(2)]
+        assert [u.name for u in found if isinstance(u, Uploaded)] == ["1-before", "2-after"]
+        other = await bed.client(2)  # nobody else notices
+        await other.upload("3-other", b"")
+
+    check(tmp_path, body)
+
+
+def test_who_is_expelled_is_out_and_who_is_admitted_has_a_queue(tmp_path: Path) -> None:
+    async def body(bed: NatsBed) -> None:
+        server, bad = await bed.server(), await bed.client(2)
+        keys = shutil.copytree(bed.layout.credentials("client-2"), tmp_path / "kept")
+        register = Register(bed.layout)
+        register.expel(["client-2"])
+        assert register.admit(2) == ["client-3", "client-4"]  # 2 is not given to another
+        bed.reload()
+        while bad._connection.is_connected:
+            await asyncio.sleep(0.05)
+        assert "does not let" in await refused(bed, Credentials(keys))
+        assert bed.layout.clients == [0, 1, 3, 4]
+        fresh = await bed.client(4)
+        await fresh.hello(b"here I am")
+        assert await server.receive(5.0) == Greeted(4, b"here I am")
+        await server.send(4, "9", b"train", "0.0.none")
+        delivery = await fresh.next(5.0)
+        assert delivery is not None
+        assert delivery.data == b"train"
+        # ... and it may no more than the others
+        with pytest.raises(TimeoutError):
+            await fresh._js.publish(upload_subject(0, "x.0-1"), b"", timeout=1)
+
+    check(tmp_path, body)
+
+
+def test_a_new_certificate_of_nats_is_for_the_same_hosts(tmp_path: Path) -> None:
+    async def body(bed: NatsBed) -> None:
+        before = (bed.layout.nats / "tls" / "cert.pem").read_bytes()
+        Register(bed.layout).renew_nats()
+        assert (bed.layout.nats / "tls" / "cert.pem").read_bytes() != before
+        bed.reload()
+        client = await bed.client(0)
+        await client.hello(b"")
+        assert hosts_of(bed.layout.nats / "tls") == ["localhost", "127.0.0.1"]
+
+    check(tmp_path, body)

@@ -24,6 +24,7 @@ from fedast.cli.running import load_resolved
 from fedast.cli.tables import result_table
 from fedast.deploy import wire
 from fedast.deploy.agent import Agent
+from fedast.deploy.keys import name_of
 from fedast.deploy.nats import (
     CONTROL_INBOX,
     SERVER_INBOX,
@@ -116,7 +117,7 @@ def nats_server() -> str:
     return found
 
 
-def _layout(folder: str) -> Layout:
+def layout_of(folder: str) -> Layout:
     layout = Layout(Path(folder).absolute())
     if not layout.nats_config.is_file():
         raise ConfigError("", f"{folder} is no federation; make one: fedast federation init")
@@ -138,10 +139,10 @@ def _url(layout: Layout) -> str:
 
 
 def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
-    layout = _layout(folder)
+    layout = layout_of(folder)
     if layout.nodes:
         raise ConfigError("", f"{folder} is a cluster; start each node on its own machine")
-    processes = _processes(layout)
+    processes = processes_of(layout)
     if processes.alive():
         raise ConfigError("", f"{folder} is up already; fedast federation down {folder}")
     clients = layout.clients if local is None else layout.clients[:local]
@@ -173,7 +174,7 @@ def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
             out=str(layout.run),
             quiet=quiet,
             log_file=str(layout.logs / "server.log"),
-            clients=len(layout.clients),
+            clients=layout.clients,
         )
     finally:
         if not detach:
@@ -196,28 +197,28 @@ def _wait_for_nats(process: subprocess.Popen[bytes], layout: Layout) -> None:
         raise ConfigError("", f"nats-server does not answer ({error}); its log is {log}") from None
 
 
-def _processes(layout: Layout) -> Processes:
+def processes_of(layout: Layout) -> Processes:
     return Processes(layout.root / "processes.json")
 
 
 def _down(layout: Layout) -> None:
     """Clients and the server first, so that they can say goodbye; then NATS."""
-    processes = _processes(layout)
+    processes = processes_of(layout)
     processes.end([name for name in processes.alive() if name != "nats"])
     processes.end(["nats"])
     processes.forget()
 
 
 def down(folder: str) -> None:
-    layout = _layout(folder)
-    count = len(_processes(layout).alive())
+    layout = layout_of(folder)
+    count = len(processes_of(layout).alive())
     _down(layout)
     click.echo(f"{count} processes ended; `up` goes on where it was" if count else "nothing was up")
 
 
 def status(folder: str, as_json: bool) -> None:
-    layout = _layout(folder)
-    alive = _processes(layout).alive()
+    layout = layout_of(folder)
+    alive = processes_of(layout).alive()
     asked = "nats" in alive or bool(layout.nodes)  # a cluster is started by other means
     answer, trouble = None, None
     try:
@@ -252,7 +253,7 @@ def status(folder: str, as_json: bool) -> None:
 
 
 def logs(folder: str, name: str | None, lines: int) -> None:
-    layout = _layout(folder)
+    layout = layout_of(folder)
     found = sorted(layout.logs.glob("*.log"))
     names = [path.stem for path in found]
     if name is not None and name not in names:
@@ -264,7 +265,7 @@ def logs(folder: str, name: str | None, lines: int) -> None:
 
 
 def control(folder: str, verb: str, argument: str, quiet: bool = False) -> str:
-    layout = _layout(folder)
+    layout = layout_of(folder)
 
     async def ask() -> str:
         keys = Credentials(layout.credentials(CONTROL))
@@ -292,7 +293,7 @@ def serve(
     out: str,
     quiet: bool,
     log_file: str | None = None,
-    clients: int | None = None,
+    clients: Sequence[int] | None = None,
 ) -> None:
     from fedast.experiments.federate import Federation
 
@@ -300,8 +301,8 @@ def serve(
     terminal = console.is_terminal and not quiet
     _log_to(log_file, verbose=True)
     config = load_resolved(path, ())
-    count = config.simulation.clients if clients is None else clients
-    title = f"{config.algorithm.name} · a federation of {count} clients"
+    known = range(config.simulation.clients) if clients is None else clients
+    title = f"{config.algorithm.name} · a federation of {len(known)} clients"
     view: LiveView | LineView | None = None
     if not quiet:
         limits = {task.name or task.use: config.simulation.max_time for task in config.tasks}
@@ -313,7 +314,7 @@ def serve(
         keys = Credentials(Path(creds))
         connection = await connect(servers, keys, name="server", inbox_prefix=SERVER_INBOX)
         how = config.federation
-        transport = NatsServer(connection, range(count), how.redeliver_after, how.replicas)
+        transport = NatsServer(connection, known, how.redeliver_after, how.replicas)
         watch = () if view is None else (view.watch,)
         federation = Federation(config, transport, Path(out), watch)
         _stop_on_signal(federation.server.stop)
@@ -358,13 +359,8 @@ def run_client(path: str, *, servers: Sequence[str], creds: str) -> None:
 
 def _number(creds: Path) -> int:
     """A client's number is in the name of its certificate."""
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
     try:
-        cert = x509.load_pem_x509_certificate((creds / "cert.pem").read_bytes())
-        name = str(cert.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
-        return int(name.removeprefix("client-"))
+        return int(name_of(creds).removeprefix("client-"))
     except (OSError, ValueError, IndexError) as error:
         raise ConfigError("--creds", f"{creds}: has no certificate of a client ({error})") from None
 

@@ -363,6 +363,51 @@ def federation_status(folder: str, as_json: bool) -> None:
     status(folder, as_json)
 
 
+@federation.command(name="admit")
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--clients", default=1, show_default=True, type=click.IntRange(1, 100_000),
+              help="How many more get a key.")  # fmt: skip
+@guarded
+def federation_admit(folder: str, clients: int) -> None:
+    """Make keys for further clients; a federation that is running lets them in at once."""
+    from fedast.cli.members import admit
+
+    admit(folder, clients)
+
+
+@federation.command(name="renew")
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.argument("names", nargs=-1, required=True)
+@guarded
+def federation_renew(folder: str, names: tuple[str, ...]) -> None:
+    """Make new keys for NAMES (client-7, server, control, nats); the old ones open nothing more."""
+    from fedast.cli.members import renew
+
+    renew(folder, names)
+
+
+@federation.command(name="expel")
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.argument("names", nargs=-1, required=True)
+@guarded
+def federation_expel(folder: str, names: tuple[str, ...]) -> None:
+    """Let the clients NAMES (client-7) in no more, from now on."""
+    from fedast.cli.members import expel
+
+    expel(folder, names)
+
+
+@federation.command(name="keys")
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@guarded
+def federation_keys(folder: str, as_json: bool) -> None:
+    """List who has a key, and until when it is valid."""
+    from fedast.cli.members import keys
+
+    keys(folder, as_json)
+
+
 @federation.command(name="logs")
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.argument("name", required=False)

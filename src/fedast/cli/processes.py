@@ -54,6 +54,12 @@ class Processes:
                 break
             time.sleep(0.1)
 
+    def signal(self, name: str, number: signal.Signals) -> bool:
+        """Whether it is there to be signalled."""
+        found = {known: pid for known, pid in self.alive().items() if known == name}
+        _signal(found, number)
+        return bool(found)
+
     def forget(self) -> None:
         self._noted = {}
         self._path.unlink(missing_ok=True)

@@ -20,7 +20,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, final
 
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from nats.js import JetStreamContext
@@ -36,7 +35,7 @@ from nats.js.api import (
 from nats.js.errors import APIError, ServiceUnavailableError
 
 from fedast.core.protocol import ClientId
-from fedast.deploy.nats_connection import TROUBLE, Credentials, close, connect
+from fedast.deploy.nats_connection import TROUBLE, Connection, Credentials, close, connect
 from fedast.deploy.parts import Assemblies, count_of
 from fedast.deploy.transport import (
     Delivery,
@@ -103,7 +102,7 @@ def client_permissions(client: ClientId) -> tuple[list[str], list[str]]:
 class NatsServer:
     def __init__(
         self,
-        connection: Client,
+        connection: Connection,
         clients: Sequence[ClientId],
         patience: float,
         replicas: int = 1,
@@ -121,6 +120,8 @@ class NatsServer:
         """The latest of each client: nobody can push out another's."""
         self._orders: deque[Ordered] = deque()
         """They do not wait behind uploads."""
+        self._ready: set[ClientId] = set()
+        """Clients that have a queue."""
         self._tasks: list[asyncio.Task[None]] = []
         self._assemblies = Assemblies(PART, 0)
         self._after = 0
@@ -137,6 +138,7 @@ class NatsServer:
                 break
             except (NoRespondersError, TimeoutError, OSError, ServiceUnavailableError) as error:
                 log.warning("JetStream is not ready (%s); trying again", type(error).__name__)
+                self._connection.check()
             except APIError as error:
                 if error.err_code not in _TOO_FEW_NODES:
                     raise TransportError(
@@ -183,6 +185,13 @@ class NatsServer:
             max_ack_pending=1,
             ack_wait=self._patience,
         )
+        self._ready.add(client)
+
+    async def _make_ready(self, client: ClientId) -> None:
+        try:
+            await self._add_consumer(client)
+        except TROUBLE as error:  # its next greeting is another chance
+            log.warning("the queue of client %d: %s", client, error)
 
     async def _stream(self, **options: Any) -> None:
         config = StreamConfig(**options)
@@ -226,6 +235,7 @@ class NatsServer:
                 subscription = await self._js.pull_subscribe_bind("server", stream=UPDATES)
                 await self._read_from(subscription)
             except (*TROUBLE, TransportError) as error:
+                self._connection.check()
                 log.warning("reading uploads: %s; trying again", error or type(error).__name__)
                 await asyncio.sleep(0.5)
 
@@ -295,10 +305,7 @@ class NatsServer:
         # made anew has handed out nothing yet.
         with suppress(*TROUBLE):
             await self._js.delete_consumer(REQUESTS, consumer(client))
-        try:
-            await self._add_consumer(client)
-        except TROUBLE as error:  # it stays idle, so this is tried again
-            log.warning("the queue of client %d: %s", client, error)
+        await self._make_ready(client)  # if that fails, it stays idle, and this is tried again
 
     async def _purge(self, stream: str, subject: str) -> None:
         with suppress(*TROUBLE):  # what stays is found to be of no use later on
@@ -318,11 +325,13 @@ class NatsServer:
                     raise
                 log.warning("publishing %s: %s; trying again", subject, error)
             except (*TROUBLE, NoRespondersError) as error:
+                self._connection.check()
                 log.warning("publishing %s: %s; trying again", subject, error or "no answer")
             await asyncio.sleep(wait)
             wait = min(3.0, wait * 2)
 
     async def receive(self, timeout: float) -> Incoming | None:
+        self._connection.check()
         for task in self._tasks:
             if task.done():
                 task.result()
@@ -332,6 +341,8 @@ class NatsServer:
                 return self._orders.popleft()
             if self._greetings:
                 client = next(iter(self._greetings))
+                if client not in self._ready:  # admitted since the start
+                    await self._make_ready(client)
                 return Greeted(client, self._greetings.pop(client))
             left = end - asyncio.get_running_loop().time()
             try:
@@ -384,7 +395,7 @@ class _NatsDelivery:
 
 @final
 class NatsClient:
-    def __init__(self, connection: Client, client: ClientId, patience: float) -> None:
+    def __init__(self, connection: Connection, client: ClientId, patience: float) -> None:
         self._connection = connection
         self._js: JetStreamContext = connection.jetstream(timeout=4)
         self._client = client
@@ -396,6 +407,7 @@ class NatsClient:
         return self._patience
 
     async def next(self, timeout: float) -> Delivery | None:
+        self._connection.check()
         try:
             if self._subscription is None:
                 self._subscription = await self._js.pull_subscribe_bind(
@@ -435,6 +447,7 @@ class NatsClient:
             try:
                 return await self._connection.request(subject, b"", timeout=10)
             except TROUBLE as error:
+                self._connection.check()
                 log.warning("fetching a model: %s; trying again", error or type(error).__name__)
             await asyncio.sleep(wait)
             wait = min(3.0, wait * 2)
@@ -451,6 +464,7 @@ class NatsClient:
                     await self._js.publish(subject, part, headers=headers)
                     break
                 except TROUBLE as error:
+                    self._connection.check()
                     log.warning("uploading: %s; trying again", error or type(error).__name__)
                 await asyncio.sleep(wait)
                 wait = min(3.0, wait * 2)

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import nats
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.errors import Error as JetStreamError
@@ -20,6 +19,8 @@ from fedast.deploy.transport import Refused, TransportError
 log = logging.getLogger("fedast.nats")
 TROUBLE = (NatsError, JetStreamError, TimeoutError, OSError)
 """What NATS may come to, and what is worth another try."""
+_REFUSALS = 20
+"""Times in a row, twice a second, that a key which was good is refused before it counts as gone."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,18 @@ class Credentials:
         return context
 
 
+class Connection(Client):
+    thrown_out = False
+    """It was in, and is refused again and again."""
+
+    def check(self) -> None:
+        """Raise if there is nothing to wait for."""
+        if self.thrown_out:
+            raise Refused(
+                "NATS does not let us in any more: our key was replaced, or we are expelled"
+            )
+
+
 async def connect(
     servers: Sequence[str],
     credentials: Credentials,
@@ -49,28 +62,41 @@ async def connect(
     name: str,
     inbox_prefix: str = "_INBOX",
     patience: float | None = None,
-) -> Client:
+) -> Connection:
     """Connect, trying again for ``patience`` seconds (None: for ever) while nobody is there."""
     context = credentials.context()
     loop = asyncio.get_running_loop()
     began, wait, dropped = loop.time(), 0.2, 0
     errors: list[str] = []
+    refusals = 0
+    connection = Connection()
 
     async def failed(error: Exception) -> None:
+        nonlocal refusals
         errors.append(str(error))
+        del errors[:-10]
         log.warning("%s: %s", name, error)
+        refusals = refusals + 1 if "authorization" in str(error).lower() else 0
+        connection.thrown_out = refusals >= _REFUSALS
 
-    async def attempt(lasting: bool) -> Client:
-        return await nats.connect(
+    async def let_in() -> None:
+        nonlocal refusals
+        refusals = 0
+
+    async def attempt(lasting: bool) -> None:
+        nonlocal connection
+        connection = Connection()
+        await connection.connect(
             list(servers),
             tls=context,
             name=name,
             inbox_prefix=inbox_prefix.encode(),
             allow_reconnect=lasting,
             max_reconnect_attempts=-1 if lasting else 0,
-            reconnect_time_wait=0.5,
+            reconnect_time_wait=0.5,  # type: ignore[arg-type]  # any number, in fact
             connect_timeout=5,
             error_cb=failed,
+            reconnected_cb=let_in,
             ping_interval=10,
             max_outstanding_pings=2,
         )
@@ -80,10 +106,11 @@ async def connect(
         # the first is one that does not.
         errors.clear()
         try:
-            first = await attempt(lasting=False)
-            await first.flush(5)
-            await first.close()
-            return await attempt(lasting=True)
+            await attempt(lasting=False)
+            await connection.flush(5)
+            await connection.close()
+            await attempt(lasting=True)
+            return connection
         except ssl.SSLError as error:
             raise Refused(f"{servers[0]}: {_tls_text(error)}") from error
         except (NatsError, OSError, TimeoutError) as error:

@@ -5,31 +5,29 @@ server, one for whoever gives orders, and one per client. NATS takes the name in
 the user (``verify_and_map``), and each user has its own permissions. Keys never leave the folders
 that they are made in unless somebody carries them.
 
+Who is let in stands in one file, ``users.conf``, beside ``nats.conf``. It names subjects of
+certificates; a new key has a new subject, so that the old one opens nothing any more.
+
 The nodes of a cluster trust one another without bounds, so a second authority signs what they show
 one another: no client's key opens that door.
 """
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
-import os
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from typing import final
 
 from fedast.core.protocol import ClientId
+from fedast.deploy.keys import Authority, hosts_of, subject
 from fedast.deploy.nats import CONTROL_INBOX, PART, client_permissions
+from fedast.records.run import write_atomically
 
 SERVER, CONTROL = "server", "control"
 ROUTES = 6222
 """The port on which the nodes of a cluster find one another."""
-_DAYS = 825
 
 
 def client_name(client: ClientId) -> str:
@@ -82,106 +80,6 @@ class Layout:
         return self.root / "logs"
 
 
-class Authority:
-    """Signs certificates; its key is in the federation's folder."""
-
-    def __init__(self, folder: Path, organisation: str) -> None:
-        key, cert = folder / "key.pem", folder / "ca.pem"
-        if key.exists():
-            loaded = serialization.load_pem_private_key(key.read_bytes(), password=None)
-            assert isinstance(loaded, ec.EllipticCurvePrivateKey)
-            self._key = loaded
-            self._cert = x509.load_pem_x509_certificate(cert.read_bytes())
-        else:
-            self._key = ec.generate_private_key(ec.SECP256R1())
-            self._cert = self._sign(_name(f"{organisation} authority"), self._key, authority=True)
-            _write_key(key, self._key)
-            cert.write_bytes(self._cert.public_bytes(serialization.Encoding.PEM))
-
-    def issue(
-        self, folder: Path, name: str, hosts: Sequence[str] = (), days: float = _DAYS
-    ) -> None:
-        """``ca.pem``, ``cert.pem`` and ``key.pem`` in a folder; ``hosts`` make it a server's."""
-        folder.mkdir(parents=True, exist_ok=True)
-        key = ec.generate_private_key(ec.SECP256R1())
-        cert = self._sign(_name(name), key, hosts=hosts, days=days)
-        _write_key(folder / "key.pem", key)
-        (folder / "cert.pem").write_bytes(cert.public_bytes(serialization.Encoding.PEM))
-        ca = self._cert.public_bytes(serialization.Encoding.PEM)
-        (folder / "ca.pem").write_bytes(ca)
-
-    def _sign(
-        self,
-        subject: x509.Name,
-        key: ec.EllipticCurvePrivateKey,
-        *,
-        authority: bool = False,
-        hosts: Sequence[str] = (),
-        days: float = _DAYS,
-    ) -> x509.Certificate:
-        now = datetime.datetime.now(datetime.UTC)
-        issuer = subject if authority else self._cert.subject
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=days))
-            .add_extension(
-                x509.BasicConstraints(ca=authority, path_length=0 if authority else None), True
-            )
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), False
-            )
-        )
-        if authority:
-            builder = builder.add_extension(_usage(authority=True), True)
-        else:
-            purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
-            # (NATS routes of a cluster are clients of one another.)
-            purposes = [purpose, ExtendedKeyUsageOID.CLIENT_AUTH] if hosts else [purpose]
-            builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), False)
-            builder = builder.add_extension(_usage(authority=False), True)
-        if hosts:
-            names = x509.SubjectAlternativeName([_host(host) for host in hosts])
-            builder = builder.add_extension(names, False)
-        return builder.sign(self._key, hashes.SHA256())
-
-
-def _name(common: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
-
-
-def _host(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _usage(authority: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True, content_commitment=False, key_encipherment=False,
-        data_encipherment=False, key_agreement=False, key_cert_sign=authority,
-        crl_sign=authority, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
-
-
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(text)
-
-
 def initialise(
     layout: Layout,
     clients: int,
@@ -202,24 +100,93 @@ def initialise(
             folder = layout.nats / node
             authority.issue(folder / "tls", "nats", [node, "localhost", "127.0.0.1"])
             routes.issue(folder / "routes", node, [node])
-            text = nats_config(range(clients), port=port, name=node)
-            text += cluster_config(node, nodes, port)
+            text = nats_config(port=port, name=node) + cluster_config(node, nodes, port)
             (folder / "nats.conf").write_text(text)
     else:
         authority.issue(layout.nats / "tls", "nats", hosts)
-        layout.nats_config.write_text(nats_config(range(clients), port=port))
-    for name in (SERVER, CONTROL, *map(client_name, range(clients))):
-        authority.issue(layout.credentials(name), name)
+        layout.nats_config.write_text(nats_config(port=port))
+    Register(layout).issue([SERVER, CONTROL, *map(client_name, range(clients))])
     layout.config.write_text(config)
 
 
-def nats_config(clients: Sequence[ClientId], *, port: int, name: str = "fedast") -> str:
+@final
+class Register:
+    """Who has which key. It is kept beside the authority's key, where alone it is needed."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._path = layout.authority / "issued.json"
+        self.numbers: dict[str, int] = {}
+        """The number of the key that opens, by name: 1 for the first, 2 for the second."""
+        self._expelled: list[str] = []
+        if self._path.exists():
+            found = json.loads(self._path.read_text())
+            self.numbers, self._expelled = found["numbers"], found["expelled"]
+
+    def issue(self, names: Sequence[str]) -> None:
+        """A key for each; the one before, if there was one, opens nothing any more."""
+        authority = Authority(self._layout.authority, self._layout.root.name)
+        for name in names:
+            number = self.numbers.get(name, 0) + 1
+            authority.issue(self._layout.credentials(name), name, number=number)
+            self.numbers[name] = number
+        self._write()
+
+    def admit(self, count: int) -> list[str]:
+        """Further clients; a number that was given once is not given to another."""
+        known = [*self.numbers, *self._expelled]
+        taken = [int(name.removeprefix("client-")) for name in known if name.startswith("client-")]
+        first = max(taken, default=-1) + 1
+        names = [client_name(number) for number in range(first, first + count)]
+        self.issue(names)
+        return names
+
+    def expel(self, names: Sequence[str]) -> None:
+        """They are let in no more; their folders are kept, out of the way."""
+        for name in names:
+            del self.numbers[name]
+            self._expelled.append(name)
+            folder = self._layout.credentials(name)
+            if folder.exists():
+                folder.rename(folder.with_name(f"expelled-{name}"))
+        self._write()
+
+    def renew_nats(self) -> None:
+        """New certificates for the NATS servers, for the same hosts."""
+        authority = Authority(self._layout.authority, self._layout.root.name)
+        for folder in self._nodes():
+            authority.issue(folder / "tls", "nats", hosts_of(folder / "tls"))
+            if (folder / "routes").exists():
+                routes = Authority(self._layout.authority / "routes", "routes")
+                routes.issue(folder / "routes", folder.name, [folder.name])
+
+    def _nodes(self) -> list[Path]:
+        return [self._layout.nats / node for node in self._layout.nodes] or [self._layout.nats]
+
+    def _write(self) -> None:
+        text = json.dumps({"numbers": self.numbers, "expelled": self._expelled}, indent=1)
+        write_atomically(self._path, text + "\n")
+        for folder in self._nodes():
+            write_atomically(folder / "users.conf", users_config(self.numbers))
+
+
+def users_config(numbers: Mapping[str, int]) -> str:
+    """Who is let in, and what each may publish and subscribe to."""
+    users = []
+    for name, number in numbers.items():
+        if name == SERVER:
+            allowed = [">"], [">"]
+        elif name == CONTROL:
+            allowed = ["fedast.order"], [f"{CONTROL_INBOX}.>"]
+        else:
+            allowed = client_permissions(int(name.removeprefix("client-")))
+        users.append(_user(subject(name, number), *allowed))
+    head = "# Who is let in; made by `fedast federation init`, `admit`, `renew` and `expel`.\n"
+    return f"{head}users: [\n{''.join(users)}]\n"
+
+
+def nats_config(*, port: int, name: str = "fedast") -> str:
     """Paths in it are relative to the folder that nats-server is started in."""
-    users = [
-        _user(SERVER, [">"], [">"]),
-        _user(CONTROL, ["fedast.order"], [f"{CONTROL_INBOX}.>"]),
-        *(_user(client_name(client), *client_permissions(client)) for client in clients),
-    ]
     tls = """tls {
   cert_file: "tls/cert.pem"
   key_file: "tls/key.pem"
@@ -243,8 +210,7 @@ jetstream {{
 {tls}
 
 authorization {{
-  users: [
-{"".join(users)}  ]
+  include "users.conf"
 }}
 """
 
@@ -275,12 +241,12 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _user(name: str, publish: Sequence[str], subscribe: Sequence[str]) -> str:
+def _user(whose: str, publish: Sequence[str], subscribe: Sequence[str]) -> str:
     def listed(subjects: Sequence[str]) -> str:
         return ", ".join(f'"{subject}"' for subject in subjects)
 
-    return f"""    {{ user: "CN={name}", permissions: {{
-      publish: {{ allow: [{listed(publish)}] }}
-      subscribe: {{ allow: [{listed(subscribe)}] }}
-    }} }}
+    return f"""  {{ user: "{whose}", permissions: {{
+    publish: {{ allow: [{listed(publish)}] }}
+    subscribe: {{ allow: [{listed(subscribe)}] }}
+  }} }}
 """

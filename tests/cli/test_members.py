@@ -1,0 +1,47 @@
+"""Who belongs to a federation, from the command line; what NATS makes of it: test_security.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import fedast, refused
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    name = str(tmp_path / "fed")
+    assert fedast("federation", "init", name, "--clients", "2").returncode == 0
+    return name
+
+
+def keys(folder: str) -> dict[str, int]:
+    found = json.loads(fedast("federation", "keys", folder, "--json").stdout)
+    return {name: entry["key"] for name, entry in found.items()}
+
+
+def test_admit_renew_and_expel(folder: str) -> None:
+    first = {"server": 1, "control": 1, "client-0": 1, "client-1": 1, "nats": 1}
+    assert keys(folder) == first
+    admitted = fedast("federation", "admit", folder, "--clients", "2").stdout
+    assert "client-2 to client-3" in admitted
+    assert "nats-server --signal reload" in admitted
+    fedast("federation", "renew", folder, "client-1", "nats", "client-1")
+    fedast("federation", "expel", folder, "client-3")
+    assert keys(folder) == first | {"client-1": 2, "client-2": 1}
+    assert "client-4" in fedast("federation", "admit", folder).stdout  # 3 was somebody else
+    users = (Path(folder) / "nats" / "users.conf").read_text()
+    assert '"CN=client-1,OU=2"' in users
+    assert '"CN=client-1"' not in users
+    assert "client-3" not in users
+    assert "valid until" in fedast("federation", "keys", folder).stdout
+
+
+def test_what_cannot_be_done_is_said(folder: str) -> None:
+    assert "has no key here" in refused("federation", "expel", folder, "client-9")
+    assert "cannot be expelled" in refused("federation", "expel", folder, "server")
+    assert "has no key here" in refused("federation", "renew", folder, "nobody")
+    (Path(folder) / "authority" / "key.pem").unlink()
+    assert "authority's key is not here" in refused("federation", "admit", folder)
