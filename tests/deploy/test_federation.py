@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from fedast.deploy import wire
 from fedast.deploy.agent import Agent
 from fedast.deploy.diary import Diary
 from fedast.deploy.memory import Hub, MemoryClient, MemoryServer, order
-from fedast.deploy.transport import Gone
+from fedast.deploy.transport import Delivery, Gone
 from fedast.experiments.config import RunConfig
 from fedast.experiments.federate import Federation, LocalTraining
 from fedast.experiments.load import ConfigError
@@ -326,6 +327,37 @@ def test_clients_can_evaluate(tmp_path: Path, algorithm: str, options: str) -> N
     measured = [e for e in events(tmp_path / "run") if e["event"] == "evaluate"]
     asked = {(e["task"], e["round"]) for e in measured}
     assert len(asked) == len(measured)
+
+
+def test_evaluations_that_come_to_nothing_are_left_out_or_asked_again(tmp_path: Path) -> None:
+    """As over Flower, where a client that crashes is reported: one never answers, one does not
+    the first few times."""
+    how = 'evaluate = "clients"\nevaluators = 2'
+    config = two_tasks(tmp_path, clients=3, federation=how)
+    hub = Hub()
+    failed: Counter[int] = Counter()
+
+    async def crash(federation: Federation, agents: list[Agent]) -> None:
+        take = MemoryClient._take
+
+        def taking(self: MemoryClient, now: float) -> Delivery | None:
+            for name in [n for n in hub.queues.get(self._client, ()) if n.startswith("e")]:
+                if self._client == 0 or (self._client == 1 and failed[1] < 5):
+                    failed[self._client] += 1
+                    hub.fail(self._client, name, "it crashed", blame=True)
+            return take(self, now)
+
+        monkeypatch.setattr(MemoryClient, "_take", taking)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=crash))
+    audit(tmp_path / "run")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert {task["finish_reason"] for task in result["tasks"].values()} == {"target"}
+    assert failed[0] > 3
+    assert failed[1] == 5
+    measured = [e for e in events(tmp_path / "run") if e["event"] == "evaluate"]
+    assert len({(e["task"], e["round"]) for e in measured}) == len(measured) > 3
 
 
 def test_what_clients_hold_back_is_not_trained_on(tmp_path: Path) -> None:
