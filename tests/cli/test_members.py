@@ -43,5 +43,26 @@ def test_what_cannot_be_done_is_said(folder: str) -> None:
     assert "has no key here" in refused("federation", "expel", folder, "client-9")
     assert "cannot be expelled" in refused("federation", "expel", folder, "server")
     assert "has no key here" in refused("federation", "renew", folder, "nobody")
-    (Path(folder) / "authority" / "key.pem").unlink()
+    authority = Path(folder) / "authority"
+    (authority / "key.pem").unlink()
     assert "authority's key is not here" in refused("federation", "admit", folder)
+    fedast("federation", "expel", folder, "client-1")  # needs none
+    assert "client-1" not in keys(folder)
+    (authority / "issued.json").unlink()
+    assert "who has which key" in refused("federation", "expel", folder, "client-0")
+
+
+def test_expelling_twice_is_expelling(folder: str) -> None:
+    """As after a crash between the register and what NATS reads."""
+    users = Path(folder) / "nats" / "users.conf"
+    before = users.read_text()
+    fedast("federation", "expel", folder, "client-1")
+    users.write_text(before)
+    assert fedast("federation", "expel", folder, "client-1").returncode == 0
+    assert "client-1" not in users.read_text()
+
+
+def test_keys_that_were_carried_away_are_listed(folder: str) -> None:
+    (Path(folder) / "clients" / "client-0").rename(Path(folder) / "elsewhere")
+    assert keys(folder)["client-0"] == 1
+    assert "not here" in fedast("federation", "keys", folder).stdout

@@ -22,7 +22,7 @@ import pytest
 
 from fedast.deploy import wire
 from fedast.deploy.nats import NatsClient
-from fedast.deploy.setup import Register
+from fedast.deploy.setup import register_of
 from tests.deploy.field import FEDAST, Field, Proxy
 from tests.deploy.nats_support import free_port
 from tests.deploy.support import audit, events
@@ -314,15 +314,16 @@ def test_members_come_and_go(tmp_path: Path) -> None:
         field.config.write_text(f'path = ["{tmp_path}"]\n{field.config.read_text()}')
         field.start_all()
         field.wait_for_entries(60)
-        register = Register(field.bed.layout)
-        assert register.admit(1) == ["client-4"]
-        register.expel(["client-0"])
+        with register_of(field.bed.layout) as register:
+            assert register.admit(1) == ["client-4"]
+            register.expel(["client-0"])
         field.faults["expelled"] += 1
+        field.order("pause")  # so that it does not end before the new one is there
         field.bed.reload()
         field.clients += 1
         field.start_client(4)
-        field.wait(lambda: field.ended or field.status()["clients"] == [1, 2, 3, 4])
-        assert not field.ended
+        field.wait(lambda: field.status()["clients"] == [1, 2, 3, 4])
+        field.order("resume")
         counts = field.finish(240)
         assert counts["drop lost"] <= 16
         sent = [e["client"] for e in events(field.run) if e["event"] == "dispatch"]

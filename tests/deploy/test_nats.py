@@ -71,35 +71,38 @@ def test_a_server_waits_for_nats(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
-def test_uploads_fill_their_own_room_only_and_then_wait(tmp_path: Path) -> None:
-    """While the server reads nothing, a client floods; the disk is not its to fill."""
+@pytest.mark.parametrize(
+    "subject", ["{n}.0-1", "junk", "{n}.5-3", "{n}.0-2"], ids=["whole", "junk", "odd", "begun"]
+)
+def test_uploads_fill_their_own_room_only_and_then_wait(tmp_path: Path, subject: str) -> None:
+    """While the server is away, a client floods: it can fill neither the disk nor the way."""
 
     async def go() -> None:
-        async with NatsBed(tmp_path, clients=2) as bed, asyncio.timeout(90):
-            server, flood = await bed.server(limit=2**20), await bed.client(0)
+        async with NatsBed(tmp_path, clients=2) as bed, asyncio.timeout(120):
+            server, flood, honest = await bed.server(), await bed.client(0), await bed.client(1)
+            await server.close()
             came = 0
 
             async def fill() -> None:
                 nonlocal came
                 while came < 100:
-                    subject = upload_subject(0, f"{came}.0-1")
-                    await flood._js.publish(subject, b"x" * PART, timeout=20)
+                    where = upload_subject(0, subject.format(n=came))
+                    await flood._js.publish(where, b"x" * PART, timeout=20)
                     came += 1
 
             with pytest.raises(APIError, match="maximum bytes exceeded"):
                 await fill()
-            assert 10 < came < 20
-            honest = await bed.client(1)
+            assert 30 < came < 50  # of 160 MB: two uploads of 40 MB for each of two clients
             waiting = asyncio.create_task(honest.upload("mine", b"y" * PART))
             await asyncio.sleep(1.0)
             assert not waiting.done()
-            await server.send(1, "5", b"a request", "0.0.none")  # there is room for everything else
-            while not waiting.done():
-                found = await upload_of(server)
-                await server.settle(found.place)
-            while found.client != 1:
-                found = await upload_of(server)
-            assert found.data == b"y" * 2**20
+            again = await bed.server()
+            await again.send(1, "5", b"a request", "0.0.none")  # there is room for everything else
+            while (found := await upload_of(again)).client != 1:
+                await again.settle(found.place)
+            assert found.data == b"y" * PART
+            await waiting
+            await again.settle(found.place)
 
     asyncio.run(go())
 

@@ -23,7 +23,7 @@ from fedast.deploy.nats import (
     upload_subject,
 )
 from fedast.deploy.nats_connection import Credentials, connect
-from fedast.deploy.setup import Register, client_name
+from fedast.deploy.setup import client_name, register_of
 from fedast.deploy.transport import Greeted, Refused, Uploaded
 from tests.deploy.nats_support import NatsBed
 
@@ -208,7 +208,8 @@ def test_a_renewed_key_replaces_the_old_one_at_once(tmp_path: Path) -> None:
         server, old = await bed.server(), await bed.client(1)
         await old.upload("1-before", b"with the first key")
         stolen = shutil.copytree(bed.layout.credentials("client-1"), tmp_path / "stolen")
-        Register(bed.layout).issue(["client-1"])
+        with register_of(bed.layout) as register:
+            register.issue(["client-1"])
         bed.reload()
         while old._connection.is_connected:
             await asyncio.sleep(0.05)  # who is in with the old key is thrown out
@@ -227,9 +228,9 @@ def test_who_is_expelled_is_out_and_who_is_admitted_has_a_queue(tmp_path: Path) 
     async def body(bed: NatsBed) -> None:
         server, bad = await bed.server(), await bed.client(2)
         keys = shutil.copytree(bed.layout.credentials("client-2"), tmp_path / "kept")
-        register = Register(bed.layout)
-        register.expel(["client-2"])
-        assert register.admit(2) == ["client-3", "client-4"]  # 2 is not given to another
+        with register_of(bed.layout) as register:
+            register.expel(["client-2"])
+            assert register.admit(2) == ["client-3", "client-4"]  # 2 is not given to another
         bed.reload()
         while bad._connection.is_connected:
             await asyncio.sleep(0.05)
@@ -251,12 +252,25 @@ def test_who_is_expelled_is_out_and_who_is_admitted_has_a_queue(tmp_path: Path) 
 
 def test_a_new_certificate_of_nats_is_for_the_same_hosts(tmp_path: Path) -> None:
     async def body(bed: NatsBed) -> None:
-        before = (bed.layout.nats / "tls" / "cert.pem").read_bytes()
-        Register(bed.layout).renew_nats()
-        assert (bed.layout.nats / "tls" / "cert.pem").read_bytes() != before
+        tls = bed.layout.nats / "tls"
+
+        async def shown() -> bytes:
+            connection = await bed.client(0)
+            stream: Any = connection._connection._transport
+            found = stream._io_writer.get_extra_info("ssl_object")
+            return bytes(found.getpeercert(binary_form=True))
+
+        def filed() -> bytes:
+            return ssl.PEM_cert_to_DER_cert((tls / "cert.pem").read_text())
+
+        before = filed()
+        assert await shown() == before
+        with register_of(bed.layout) as register:
+            register.renew_nats()
         bed.reload()
-        client = await bed.client(0)
-        await client.hello(b"")
-        assert hosts_of(bed.layout.nats / "tls") == ["localhost", "127.0.0.1"]
+        while await shown() == before:
+            await asyncio.sleep(0.1)
+        assert await shown() == filed()
+        assert hosts_of(tls) == ["localhost", "127.0.0.1"]
 
     check(tmp_path, body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import shutil
 import signal
 import subprocess
@@ -167,6 +168,7 @@ def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
                              str(layout.config)])  # fmt: skip
             click.echo(f"up: fedast federation status {folder}")
             return
+        processes.note("server", os.getpid())
         serve(
             str(layout.config),
             servers=(_url(layout),),
@@ -229,7 +231,8 @@ def status(folder: str, as_json: bool) -> None:
         starting = f"may be starting: fedast federation logs {folder} server"
         trouble = f"{error}; it {starting if 'server' in alive else 'has ended'}"
     if as_json:
-        click.echo(json.dumps({"processes": alive, "server": answer}, indent=2))
+        found = {"processes": alive, "server": answer, "trouble": trouble}
+        click.echo(json.dumps(found, indent=2))
         return
     if not layout.nodes:
         click.echo("up: " + (", ".join(alive) or "nothing"))

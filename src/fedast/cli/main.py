@@ -380,7 +380,11 @@ def federation_admit(folder: str, clients: int) -> None:
 @click.argument("names", nargs=-1, required=True)
 @guarded
 def federation_renew(folder: str, names: tuple[str, ...]) -> None:
-    """Make new keys for NAMES (client-7, server, control, nats); the old ones open nothing more."""
+    """Make new keys for NAMES (client-7, server, control); the old ones open nothing any more.
+
+    \b
+    nats: new certificates for the NATS servers, before the old ones expire.
+    """
     from fedast.cli.members import renew
 
     renew(folder, names)

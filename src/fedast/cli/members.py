@@ -13,7 +13,7 @@ from rich.console import Console
 from fedast.cli.federation import layout_of, processes_of
 from fedast.cli.tables import new_table
 from fedast.deploy.keys import expiry
-from fedast.deploy.setup import CONTROL, SERVER, Layout, Register
+from fedast.deploy.setup import CONTROL, SERVER, Layout, register_of
 from fedast.experiments.load import ConfigError
 
 _SOON = datetime.timedelta(days=30)
@@ -21,74 +21,94 @@ _NATS = "nats"
 
 
 def admit(folder: str, clients: int) -> None:
-    layout = _with_authority(folder)
-    names = Register(layout).admit(clients)
+    layout = _with_register(folder)
+    _needs(layout, "key.pem")
+    with register_of(layout) as register:
+        names = register.admit(clients)
     click.echo(f"keys for {names[0]}" + (f" to {names[-1]}" if len(names) > 1 else ""))
     click.echo(f"Carry to each its folder of {layout.root / 'clients'}, and the configuration.")
     _reload(layout)
 
 
 def renew(folder: str, names: Sequence[str]) -> None:
-    layout = _with_authority(folder)
-    register = Register(layout)
-    known = _known(register, [name for name in names if name != _NATS])
-    if _NATS in names:
-        register.renew_nats()
-        click.echo("nats: a new certificate, for the same hosts")
-    register.issue(known)
-    for name in known:
+    layout = _with_register(folder)
+    _needs(layout, "key.pem")
+    with register_of(layout) as register:
+        wanted = [name for name in dict.fromkeys(names) if name != _NATS]
+        _check(wanted, register.numbers)
+        if _NATS in names:
+            if layout.nodes:
+                _needs(layout, "routes/key.pem")
+            register.renew_nats()
+            click.echo("nats: a new certificate, for the same hosts")
+        register.issue(wanted)
+    for name in wanted:
         click.echo(f"{name}: a new key in {layout.credentials(name)}; the old one opens nothing")
+    if SERVER in wanted:
+        click.echo("The FedAST server ends when NATS throws it out: start it again.")
     _reload(layout)
 
 
 def expel(folder: str, names: Sequence[str]) -> None:
-    layout = _with_authority(folder)
-    register = Register(layout)
-    known = _known(register, names)
-    for name in known:
-        if name in (SERVER, CONTROL):
-            raise ConfigError("", f"{name} cannot be expelled; give it a new key: renew")
-    register.expel(known)
-    click.echo(f"{', '.join(known)}: let in no more")
+    layout = _with_register(folder)
+    with register_of(layout) as register:
+        wanted = list(dict.fromkeys(names))
+        _check(wanted, [*register.numbers, *register.expelled])
+        for name in (SERVER, CONTROL):
+            if name in wanted:
+                raise ConfigError("", f"{name} cannot be expelled; give it a new key: renew")
+        register.expel(wanted)
+    click.echo(f"{', '.join(wanted)}: let in no more")
     _reload(layout)
 
 
 def keys(folder: str, as_json: bool) -> None:
-    layout = layout_of(folder)
-    register = Register(layout)
-    now = datetime.datetime.now(datetime.UTC)
-    places = {name: layout.credentials(name) for name in register.numbers}
-    places |= {
-        " ".join((_NATS, *node)): layout.nats.joinpath(*node, "tls")
-        for node in ([[name] for name in layout.nodes] or [[]])
+    layout = _with_register(folder)
+    with register_of(layout) as register:
+        numbers = dict(register.numbers)
+    places = {name: layout.credentials(name) for name in numbers}
+    for node in layout.nodes or [""]:
+        name = f"{_NATS} {node}".strip()
+        places[name] = layout.nats / node / "tls"
+    ends = {
+        name: expiry(place) if (place / "cert.pem").exists() else None
+        for name, place in places.items()
     }
-    ends = {name: expiry(place) for name, place in places.items() if (place / "cert.pem").exists()}
     if as_json:
         found = {
-            name: {"key": register.numbers.get(name, 1), "until": end.isoformat()}
+            name: {"key": numbers.get(name, 1), "until": end and end.isoformat()}
             for name, end in ends.items()
         }
         click.echo(json.dumps(found, indent=2))
         return
     table = new_table(f"Keys of {folder}", ("name", "key", "valid until", ""))
+    now = datetime.datetime.now(datetime.UTC)
     for name, end in ends.items():
-        note = "expired" if end < now else "renew it" if end - now < _SOON else ""
-        table.add_row(name, str(register.numbers.get(name, 1)), f"{end:%Y-%m-%d}", note)
+        if end is None:
+            until, note = "?", "not here"
+        else:
+            until = f"{end:%Y-%m-%d}"
+            note = "expired" if end < now else "renew it" if end - now < _SOON else ""
+        table.add_row(name, str(numbers.get(name, 1)), until, note)
     Console(highlight=False).print(table)
 
 
-def _with_authority(folder: str) -> Layout:
+def _with_register(folder: str) -> Layout:
     layout = layout_of(folder)
-    if not (layout.authority / "key.pem").is_file():
-        raise ConfigError("", f"{layout.authority}: the authority's key is not here")
+    if not layout.register.is_file():
+        raise ConfigError("", f"{layout.register}: is not here; it says who has which key")
     return layout
 
 
-def _known(register: Register, names: Sequence[str]) -> list[str]:
+def _needs(layout: Layout, key: str) -> None:
+    if not (layout.authority / key).is_file():
+        raise ConfigError("", f"{layout.authority / key}: the authority's key is not here")
+
+
+def _check(names: Sequence[str], known: Sequence[str] | dict[str, int]) -> None:
     for name in names:
-        if name not in register.numbers:
+        if name not in known:
             raise ConfigError("", f"{name!r} has no key here; names are like client-7")
-    return list(dict.fromkeys(names))
 
 
 def _reload(layout: Layout) -> None:

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import final
 
+from fedast.records.run import write_atomically
+
 
 @final
 class Processes:
@@ -36,16 +38,21 @@ class Processes:
                 command, cwd=cwd, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )  # fmt: skip
-        self._noted[name] = (process.pid, _born(process.pid) or "")
-        self._path.write_text(json.dumps(self._noted))
+        self.note(name, process.pid)
         return process
+
+    def note(self, name: str, pid: int) -> None:
+        self._noted[name] = (pid, _born(pid) or "")
+        write_atomically(self._path, json.dumps(self._noted))
 
     def alive(self) -> dict[str, int]:
         return {name: pid for name, (pid, born) in self._noted.items() if _born(pid) == born}
 
     def end(self, names: Sequence[str], patience: float = 15.0) -> None:
-        """Ask them to end, all at once; kill those that do not."""
-        alive = {name: pid for name, pid in self.alive().items() if name in names}
+        """Ask them to end, all at once; kill those that do not. (Never the one that asks.)"""
+        alive = {
+            name: pid for name, pid in self.alive().items() if name in names and pid != os.getpid()
+        }
         _signal(alive, signal.SIGTERM)
         end = time.monotonic() + patience
         while left := {name: pid for name, pid in self.alive().items() if name in alive}:

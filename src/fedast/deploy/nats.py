@@ -35,8 +35,8 @@ from nats.js.api import (
 from nats.js.errors import APIError, ServiceUnavailableError
 
 from fedast.core.protocol import ClientId
+from fedast.deploy.intake import Intake, count_of
 from fedast.deploy.nats_connection import TROUBLE, Connection, Credentials, close, connect
-from fedast.deploy.parts import Assemblies, count_of
 from fedast.deploy.transport import (
     Delivery,
     Greeted,
@@ -123,15 +123,17 @@ class NatsServer:
         self._ready: set[ClientId] = set()
         """Clients that have a queue."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._assemblies = Assemblies(PART, 0)
-        self._after = 0
+        self._clock = asyncio.get_running_loop().time
+        self._tidied = 0.0
+        self._intake = Intake(PART, 0)
         self._read = 0
+        self._purged = 1
+        """What is before this place has been removed from the stream."""
         self._limit = 0
+        self._room = 0
 
     async def start(self, after: int, limit: int) -> None:
-        # From the first that is kept: parts of an upload may have come before ``after``.
-        self._after, self._limit = after, limit
-        self._assemblies = Assemblies(PART, limit)
+        self._limit = limit
         while True:
             try:
                 await self._prepare()
@@ -147,6 +149,8 @@ class NatsServer:
                     ) from error
                 log.warning("NATS has not enough nodes yet (%s); trying again", error.description)
             await asyncio.sleep(0.5)
+        # It reads from the first that is kept: parts may have come before ``after``.
+        self._intake = Intake(PART, limit, after=after, room=self._room)
         await self._connection.subscribe("fedast.hello.*", cb=self._greeted)
         await self._connection.subscribe("fedast.order", cb=self._ordered)
         self._tasks.append(asyncio.create_task(self._read_uploads()))
@@ -159,16 +163,24 @@ class NatsServer:
             max_msgs_per_subject=1, discard_new_per_subject=True, discard=DiscardPolicy.NEW,
             **common,
         )  # fmt: skip
-        uploads = {"name": UPDATES, "subjects": ["fedast.upload.>"], "duplicate_window": 3600,
-                   "discard": DiscardPolicy.NEW, **common}  # fmt: skip
-        most = max(_LEAST_ROOM, 2 * len(self._clients) * self._limit)
-        try:
-            await self._stream(max_bytes=most, **uploads)
-        except APIError as error:
-            if error.err_code != _NO_ROOM:
-                raise
-            log.warning("NATS cannot set %d MB aside for uploads: they have no limit", most >> 20)
-            await self._stream(**uploads)
+        self._room = max(_LEAST_ROOM, 2 * len(self._clients) * self._limit)
+        while True:
+            try:
+                await self._stream(
+                    name=UPDATES, subjects=["fedast.upload.>"], duplicate_window=3600,
+                    discard=DiscardPolicy.NEW, max_bytes=self._room, **common,
+                )  # fmt: skip
+                break
+            except APIError as error:
+                full = error.err_code == _NO_ROOM or "storage" in (error.description or "")
+                if not full:
+                    raise
+                if self._room == _LEAST_ROOM:
+                    raise TransportError(
+                        "NATS's disk is full: there is no room for uploads"
+                    ) from error
+            log.warning("NATS cannot set %d MB aside for uploads: half of it", self._room >> 20)
+            self._room = max(_LEAST_ROOM, self._room // 2)
         await self._stream(
             name=MODELS, subjects=["fedast.model.>"], allow_direct=True, max_msgs_per_subject=1,
             **common,
@@ -242,6 +254,8 @@ class NatsServer:
     async def _read_from(self, subscription: JetStreamContext.PullSubscription) -> None:
         last, delivered = self._read, 0
         while True:
+            if self._clock() - self._tidied > 1.0:
+                await self._tidy()
             try:
                 messages = await subscription.fetch(32, timeout=2)
             except TimeoutError:
@@ -256,26 +270,22 @@ class NatsServer:
                 delivered += 1
                 if place <= last:
                     continue
-                found = self._assemble(place, message)
-                if found is not None and place > self._after:
-                    await self._incoming.put(found)
+                found = self._take(place, message)
                 last = self._read = place
+                if found is not None:
+                    await self._incoming.put(found)
 
-    def _assemble(self, place: int, message: Msg) -> Uploaded | None:
+    def _take(self, place: int, message: Msg) -> Uploaded | None:
         """A whole upload, if this message was the last part that it lacked."""
+        data = message.data
         try:
             _, _, client_text, name, part_text = message.subject.split(".")
             number, count = (int(text) for text in part_text.split("-"))
             client = int(client_text)
         except ValueError:
-            return None  # not a subject that a client of ours writes to
-        if count == 1:
-            data = message.data
-            return Uploaded(place, client, name, data[: self._limit], len(data) > self._limit)
-        now = asyncio.get_running_loop().time()
-        whole = self._assemblies.add(
-            (client, name), number, count, message.data, place=place, now=now
-        )
+            self._intake.pass_over(place, len(data))  # no client of ours writes to such a subject
+            return None
+        whole = self._intake.take(place, (client, name), number, count, data, self._clock())
         if whole is None:
             return None
         return Uploaded(place, client, name, whole[: self._limit], len(whole) > self._limit)
@@ -353,10 +363,18 @@ class NatsServer:
                 return found
 
     async def settle(self, place: int) -> None:
-        begun = self._assemblies.first_place
-        upto = place + 1 if begun is None else min(place + 1, begun)
-        with suppress(*TROUBLE):
-            await self._js.purge_stream(UPDATES, seq=upto)
+        self._intake.settle(place)
+        await self._tidy()
+
+    async def _tidy(self) -> None:
+        """Remove what is not needed any more. Not only when something is settled: what comes to
+        nothing takes room too, and it may have failed the last time."""
+        self._tidied = self._clock()
+        needed = self._intake.needed_from(self._tidied)
+        if needed > self._purged:
+            with suppress(*TROUBLE):
+                await self._js.purge_stream(UPDATES, seq=needed)
+                self._purged = needed
 
     async def answer(self, order: Ordered, data: bytes) -> None:
         if order.reply:

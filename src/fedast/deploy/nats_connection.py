@@ -49,6 +49,8 @@ class Connection(Client):
 
     def check(self) -> None:
         """Raise if there is nothing to wait for."""
+        if self.is_closed:
+            raise TransportError("the connection to NATS is closed, and does not come back")
         if self.thrown_out:
             raise Refused(
                 "NATS does not let us in any more: our key was replaced, or we are expelled"

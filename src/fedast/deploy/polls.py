@@ -51,13 +51,16 @@ class Polls:
         self._patience = patience
         self._open: dict[Key, _Poll] = {}
         self._unanswered: Counter[Key] = Counter()
+        self._not_before: dict[Key, float] = {}
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._open
+    def may_ask(self, key: Key, now: float) -> bool:
+        """It is not being asked about, and if it was in vain, that was a while ago."""
+        return key not in self._open and now >= self._not_before.get(key, 0.0)
 
     def ask(self, key: Key, here: Sequence[ClientId], now: float) -> tuple[str, list[ClientId]]:
-        """A token for the question, and whom to ask, which follows from the seed alone."""
-        stream = Stream.of(self._seed, "evaluate", *key)
+        """A token for the question, and whom to ask, which follows from the seed; others each
+        time, since those who could not answer may never."""
+        stream = Stream.of(self._seed, "evaluate", *key, self._unanswered[key])
         count = min(len(here), self._evaluators)
         chosen = [here[place] for place in stream.sample(len(here), count)]
         token = secrets.token_hex(12)  # asked again, it is another question
@@ -87,14 +90,17 @@ class Polls:
         for poll in self._open.values():
             poll.waiting = {c for c in poll.waiting if c in here and now <= poll.late_at}
 
-    def close(self) -> list[Verdict]:
+    def close(self, now: float) -> list[Verdict]:
         """End the polls that wait for nobody; one without an answer has to be asked again."""
         ended = [key for key, poll in self._open.items() if not poll.waiting]
         verdicts = []
         for key in ended:
             found = self._open.pop(key).found
-            if found:
+            if not found:
+                self._not_before[key] = now + min(30.0, 0.25 * 2 ** min(9, self._unanswered[key]))
+            else:
                 del self._unanswered[key]
+                self._not_before.pop(key, None)
                 metric, loss, weight = np.array(found, np.float64).T
                 mean = np.average(np.stack((metric, loss)), axis=1, weights=weight)
                 verdicts.append(Verdict(key, float(mean[0]), float(mean[1])))

@@ -161,7 +161,6 @@ class FederationServer:
         self._recover()
         limit = 4 * max(self._sizes.values()) + 65536
         await self._transport.start(self._place, limit)
-        self._settled = self._place
         self._ticked = self.now
         # Decided by the last commit and not published yet: now, before anything steps the model.
         for send in list(self._driver.open.values()):
@@ -401,10 +400,12 @@ class FederationServer:
         if why is not None:
             log.warning("client %d does not evaluate: %s", client, why)
             self._polls.give_up(key, client)
+        if upload.blame:
+            await self._failure(client)
         await self._count()
 
     async def _count(self) -> None:
-        for verdict in self._polls.close():
+        for verdict in self._polls.close(self.now):
             task, version = verdict.key
             await self._happen(
                 {
@@ -422,7 +423,7 @@ class FederationServer:
         await self._count()
         if not self._resend:
             for task, version in list(self._driver.asked):
-                if (task, version) not in self._polls:
+                if self._polls.may_ask((task, version), self.now):
                     await self._ask(Ask(task, version))
 
     # --- what comes in --------------------------------------------------------------------------
@@ -646,6 +647,7 @@ class FederationServer:
 
     async def _commit(self, force: bool = False) -> None:
         if not self._diary.dirty:
+            await self._settle()  # what changes nothing is in no commit
             return
         waits = self.now < self._retry_at or (
             self.now - self._committed < self._options.commit_every
@@ -668,13 +670,16 @@ class FederationServer:
             return
         self._committed = self.now
         self._meters.commits.observe(time.perf_counter() - began)
-        if self._place > self._settled:
-            await self._transport.settle(self._place)
-            self._settled = self._place
+        await self._settle()
         # Only now: before the commit, a crash would have made requests open again that need them.
         self._retired += idle.values()
         while self._retired:
             await self._transport.retire(self._retired.pop())
+
+    async def _settle(self) -> None:
+        if self._place > self._settled:
+            await self._transport.settle(self._place)
+            self._settled = self._place
 
     def _idle_models(self) -> dict[tuple[TaskName, Version], str]:
         """Models that no open request is about and that no new one will be."""

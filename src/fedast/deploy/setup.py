@@ -14,8 +14,10 @@ one another: no client's key opens that door.
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -47,6 +49,10 @@ class Layout:
     @property
     def authority(self) -> Path:
         return self.root / "authority"
+
+    @property
+    def register(self) -> Path:
+        return self.authority / "issued.json"
 
     @property
     def nats(self) -> Path:
@@ -105,23 +111,30 @@ def initialise(
     else:
         authority.issue(layout.nats / "tls", "nats", hosts)
         layout.nats_config.write_text(nats_config(port=port))
-    Register(layout).issue([SERVER, CONTROL, *map(client_name, range(clients))])
+    write_atomically(layout.register, json.dumps({"numbers": {}, "expelled": []}))
+    with register_of(layout) as register:
+        register.issue([SERVER, CONTROL, *map(client_name, range(clients))])
     layout.config.write_text(config)
+
+
+@contextmanager
+def register_of(layout: Layout) -> Iterator[Register]:
+    """The register, for one at a time."""
+    with layout.register.with_name("lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Register(layout)
 
 
 @final
 class Register:
-    """Who has which key. It is kept beside the authority's key, where alone it is needed."""
+    """Who has which key: ``authority/issued.json``."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._path = layout.authority / "issued.json"
-        self.numbers: dict[str, int] = {}
+        found = json.loads(layout.register.read_text())
+        self.numbers: dict[str, int] = found["numbers"]
         """The number of the key that opens, by name: 1 for the first, 2 for the second."""
-        self._expelled: list[str] = []
-        if self._path.exists():
-            found = json.loads(self._path.read_text())
-            self.numbers, self._expelled = found["numbers"], found["expelled"]
+        self.expelled: list[str] = found["expelled"]
 
     def issue(self, names: Sequence[str]) -> None:
         """A key for each; the one before, if there was one, opens nothing any more."""
@@ -134,7 +147,7 @@ class Register:
 
     def admit(self, count: int) -> list[str]:
         """Further clients; a number that was given once is not given to another."""
-        known = [*self.numbers, *self._expelled]
+        known = [*self.numbers, *self.expelled]
         taken = [int(name.removeprefix("client-")) for name in known if name.startswith("client-")]
         first = max(taken, default=-1) + 1
         names = [client_name(number) for number in range(first, first + count)]
@@ -144,15 +157,18 @@ class Register:
     def expel(self, names: Sequence[str]) -> None:
         """They are let in no more; their folders are kept, out of the way."""
         for name in names:
+            if name in self.expelled:
+                continue  # and what NATS reads is written again
             del self.numbers[name]
-            self._expelled.append(name)
+            self.expelled.append(name)
             folder = self._layout.credentials(name)
             if folder.exists():
                 folder.rename(folder.with_name(f"expelled-{name}"))
         self._write()
 
     def renew_nats(self) -> None:
-        """New certificates for the NATS servers, for the same hosts."""
+        """New certificates for the NATS servers, for the same hosts. (The old ones remain valid:
+        nobody keeps a list of them.)"""
         authority = Authority(self._layout.authority, self._layout.root.name)
         for folder in self._nodes():
             authority.issue(folder / "tls", "nats", hosts_of(folder / "tls"))
@@ -164,8 +180,8 @@ class Register:
         return [self._layout.nats / node for node in self._layout.nodes] or [self._layout.nats]
 
     def _write(self) -> None:
-        text = json.dumps({"numbers": self.numbers, "expelled": self._expelled}, indent=1)
-        write_atomically(self._path, text + "\n")
+        text = json.dumps({"numbers": self.numbers, "expelled": self.expelled}, indent=1)
+        write_atomically(self._layout.register, text + "\n")
         for folder in self._nodes():
             write_atomically(folder / "users.conf", users_config(self.numbers))
 
