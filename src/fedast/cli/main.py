@@ -60,8 +60,8 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="Where to train; default: what the configuration says."),
         click.option("--trainer", type=click.Choice(["auto", "serial", "processes", "batched"]),
                      help="How to train; default: what the configuration says."),
-        click.option("--precision", type=click.Choice(["auto", "fp32", "tf32", "bf16"]),
-                     help="Of matrix products on a GPU; default: tf32."),
+        click.option("--precision", type=click.Choice(["auto", "fp32", "tf32", "fp16", "bf16"]),
+                     help="Of matrix products on a GPU; default: fp16."),
         click.option("--events", is_flag=True, help="Also write events.jsonl, every event."),
         click.option("--overwrite", is_flag=True, help="Replace a run that is already there."),
         click.option("--offline", is_flag=True, help="Refuse to fetch data that is not cached."),
@@ -200,7 +200,7 @@ def validate(config: str, settings: tuple[str, ...], resolved: bool) -> None:
 @click.option("--whole", is_flag=True, help="Take the whole run apart, to its end.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a key.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Where to train.")
-@click.option("--precision", type=click.Choice(["auto", "fp32", "tf32", "bf16"]),
+@click.option("--precision", type=click.Choice(["auto", "fp32", "tf32", "fp16", "bf16"]),
               help="Of matrix products on a GPU.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON only.")
 @guarded

@@ -170,7 +170,7 @@ def _wait(device: torch.device) -> None:
 def measure_rates(compute: Compute) -> Rates:
     device = torch.device(compute.device)
     size = 8192 if device.type == "cuda" else 1024
-    dtype = torch.bfloat16 if compute.precision == "bf16" else torch.float32
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(compute.precision, torch.float32)
     with arithmetic(compute):
         a = torch.randn(size, size, device=device, dtype=dtype)
         product = _best(lambda: torch.mm(a, a), device)

@@ -274,7 +274,7 @@ def settle_compute(compute: cfg.Compute) -> cfg.Compute:
     device = pick_device(compute.device)
     update: dict[str, object] = {"device": device}
     if compute.precision == "auto":
-        update["precision"] = "tf32" if device == "cuda" else "fp32"
+        update["precision"] = "fp16" if device == "cuda" else "fp32"
     elif device == "cpu" and compute.precision != "fp32":
         raise ConfigError("compute.precision", f"{compute.precision} needs a CUDA device; use fp32")
     if compute.workers is None:

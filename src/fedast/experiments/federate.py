@@ -39,6 +39,7 @@ from fedast.learn.journal import Journal
 from fedast.learn.learner import TorchLearner
 from fedast.learn.measuring import measure
 from fedast.learn.own import find_function, make_importable
+from fedast.learn.reading import ModuleReader
 from fedast.learn.task import BadTask, Task
 from fedast.learn.trainer import Job, SerialTrainer, Workbench
 from fedast.records import toml
@@ -260,8 +261,9 @@ class LocalTraining:
         if task not in self._held:
             raise BadTask(f"task {task!r}: nothing is held back here; set federation.evaluate")
         bench, held = self._benches[task], self._held[task]
-        bench.model.write(torch.from_numpy(vector))
-        found = measure(bench, bench.train, 2000, held)
+        model = ModuleReader(bench)
+        model.load(torch.from_numpy(vector))
+        found = measure(bench, model, bench.train, 2000, held)
         return found.metric, found.loss, len(held)
 
     def size(self, task: TaskName) -> int:

@@ -18,8 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fedast.experiments.batch import BatchRun, Pulse, run_batch
-from fedast.experiments.build import Device, pick_device
-from fedast.experiments.config import AsyncConfig, RunConfig
+from fedast.experiments.build import settle_compute
+from fedast.experiments.config import AsyncConfig, Compute, RunConfig
 from fedast.experiments.load import ConfigError, load, nearest
 from fedast.experiments.resolve import resolve
 from fedast.experiments.study import Cell, Scale, Study, slug, studies
@@ -136,11 +136,12 @@ def manifest(folder: Path) -> Manifest:
         raise UnusableFolder(f"{folder}: holds no results of fedast reproduce") from error
 
 
-def machine(wanted: Device, at_a_time: int) -> dict[str, str]:
+def machine(wanted: Compute, at_a_time: int) -> dict[str, str]:
     """What runs are carried out on; ``at_a_time`` says how many of them share it."""
     import torch
 
-    if pick_device(wanted) == "cuda":
+    compute = settle_compute(wanted)
+    if compute.device == "cuda":
         device = torch.cuda.get_device_name()
     else:
         device = f"CPU, {os.cpu_count()} cores"
@@ -148,6 +149,7 @@ def machine(wanted: Device, at_a_time: int) -> dict[str, str]:
         "device": device,
         "python": platform.python_version(),
         "torch": torch.__version__.split("+")[0],
+        "precision": compute.precision,
         "fedast": version("fedast") if _installed() else "from source",
         "at_a_time": str(at_a_time),
     }
@@ -175,7 +177,7 @@ def carry_out(
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run what is given and keep each result as soon as it is there."""
-    on = machine(jobs[0].config.compute.device, min(at_a_time, len(jobs)))
+    on = machine(jobs[0].config.compute, min(at_a_time, len(jobs)))
 
     def keep(number: int, result: RunResult) -> None:
         job = jobs[number]

@@ -37,6 +37,8 @@ from fedast.learn.learner import TorchLearner
 from fedast.learn.metering import Meter, MeteredLearner, MeteredTrainer
 from fedast.learn.points import Points
 from fedast.learn.port import Learner
+from fedast.learn.reading import reader
+from fedast.learn.stacked.net import Precision
 from fedast.learn.task import Task, TrainingFailed
 from fedast.learn.trainer import Trainer, Workbench
 from fedast.learn.trainers import Kind, MixedTrainer, calibrate
@@ -130,6 +132,7 @@ def simulate(
             device=torch.device(compute.device),
             variance_window=logic.variance_window,
             trainer=partial(_make_trainer, compute, meter),
+            reader=partial(reader, precision=_settled(compute)),
         )
         stack.callback(learner.close)
         plane: Learner = learner
@@ -222,16 +225,20 @@ def settle_trainers(compute: Compute, tasks: Sequence[Task], seed: int) -> Compu
 def _make_trainer(
     compute: Compute, meter: Meter | None, benches: Mapping[TaskName, Workbench], seed: int
 ) -> Trainer:
-    assert compute.precision != "auto"
     trainer = MixedTrainer(
         benches,
         seed,
         {name: compute.trainers[name] for name in benches},
         workers=compute.workers or 1,
         batch_limit=compute.batch_limit,
-        precision=compute.precision,
+        precision=_settled(compute),
     )
     return trainer if meter is None else MeteredTrainer(trainer, meter)
+
+
+def _settled(compute: Compute) -> Precision:
+    assert compute.precision != "auto"
+    return compute.precision
 
 
 @contextmanager
@@ -240,7 +247,7 @@ def arithmetic(compute: Compute) -> Iterator[None]:
     threads = torch.get_num_threads()
     products, convolutions = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.set_num_threads(compute.threads)
-    fast = compute.precision in ("tf32", "bf16")
+    fast = compute.precision in ("tf32", "fp16", "bf16")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast
     try:
         yield

@@ -18,6 +18,7 @@ from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.learn.measuring import measure
 from fedast.learn.points import Points
 from fedast.learn.port import Evaluation
+from fedast.learn.reading import MakeReader, ModuleReader
 from fedast.learn.server.calibration import NoRoom
 from fedast.learn.server.server import Server
 from fedast.learn.store import VersionStore
@@ -55,6 +56,7 @@ class TorchLearner:
         device: torch.device,
         variance_window: int,
         trainer: MakeTrainer = SerialTrainer,
+        reader: MakeReader = ModuleReader,
         remote: bool = False,
     ) -> None:
         """``remote``: nothing is trained here; ``receive`` brings updates before they are needed,
@@ -64,6 +66,7 @@ class TorchLearner:
         self._test_batch = _TEST_BATCH[device.type]
         self._benches = {task.name: Workbench.build(task, seed, device, moved) for task in tasks}
         self._trainer = trainer(self._benches, seed)
+        self._readers = {name: reader(bench) for name, bench in self._benches.items()}
         self._window = variance_window
         self._remote = remote
         self._stores = {
@@ -203,8 +206,8 @@ class TorchLearner:
     def _measure(self, task: TaskName, points: Points) -> Evaluation:
         while True:
             try:
-                self.module(task)  # the newest model into the working copy
-                return measure(self._benches[task], points, self._test_batch)
+                self._readers[task].load(self.parameters(task))
+                return measure(self._benches[task], self._readers[task], points, self._test_batch)
             except torch.OutOfMemoryError:
                 if self._test_batch < 2:
                     raise TrainingFailed(

@@ -1,154 +1,217 @@
 """Convolution, ReLU and 2x2 max pooling of all copies in one kernel, and the way back.
 
 Images have their channels last, so that a kernel row's pixels lie side by side
-in memory. A program makes a tile of outputs of one copy: rows are pixels, four
-in a row one pooling window, columns are channels. Only the pooled values and
-which of the four they came from are written; a window whose largest value is
-not positive is marked dead.
+in memory, and channels are filled up to fours (with zeros, which stay zeros), so
+that they are read several at a time. A program makes a tile of outputs of one
+copy: rows are pixels, the four of a pooling window among them, columns are
+channels. Only the pooled values and which of the four they came from are
+written; a window whose largest value is not positive is marked dead.
 
-On the way back the gradient is spread over the pixels again, with a border of
+On the way back the gradient is spread over the pixels again, inside a border of
 zeros: the gradient of the images is then a convolution like any other, with the
 kernel turned round, and that of the weights a product of images and gradient.
+
+In half precision, activations, gradients and a copy of the weights are stored
+in it; sums and the weights that are stepped stay in single precision. fp16 has
+as many digits as TF32 but a smaller range, so gradients are stored enlarged and
+whatever is too large is cut off.
 """
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import torch
 import triton
 import triton.language as tl
 from torch import nn
+from torch.nn import functional
 
-from fedast.learn.stacked.net import Descent, Precision
+from fedast.learn.stacked.net import ENLARGED, Descent, Precision
+
+
+@triton.jit
+def _stored(value, LIMIT: tl.constexpr):
+    """Within what the number format holds."""
+    if LIMIT:
+        value = tl.minimum(tl.maximum(value, -65504.0), 65504.0)
+    return value
 
 
 @triton.jit
 def _convolve(
     x, weight, bias, y, place,
-    height, width, out_h, out_w, points, channels_in, channels_out,
-    POOL: tl.constexpr, RUN: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
-    BN: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
+    POINTS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_H: tl.constexpr,
+    OUT_W: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, SIZE: tl.constexpr,
+    POOL: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
+    PRECISION: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
-    """``out_h`` x ``out_w`` pixels or, with POOL, windows of four."""
+    """``OUT_H`` x ``OUT_W`` pixels or, with POOL, windows of four."""
+    RUN: tl.constexpr = SIZE * IN
+    K: tl.constexpr = SIZE * RUN
+    OUTS: tl.constexpr = POINTS * OUT_H * OUT_W
     copy = tl.program_id(1).to(tl.int64)
-    m = tl.program_id(0) * BM + tl.arange(0, BM)
-    outs = points * out_h * out_w
-    if POOL:
-        rows = 4 * outs
-        window, corner = m // 4, m % 4
-        b = window // (out_h * out_w)
-        h = 2 * (window // out_w % out_h) + corner // 2
-        w = 2 * (window % out_w) + corner % 2
+    row = tl.arange(0, BM)
+    if POOL:  # rows are numbered so that the matrix unit leaves a window's four in one thread
+        corner = row // (BM // 2) * 2 + row // 8 % 2
+        out = tl.program_id(0) * (BM // 4) + row % (BM // 2) // 16 * 8 + row % 8
+        h = 2 * (out // OUT_W % OUT_H) + corner // 2
+        w = 2 * (out % OUT_W) + corner % 2
     else:
-        rows = outs
-        b = m // (out_h * out_w)
-        h = m // out_w % out_h
-        w = m % out_w
-    start = ((b * height + h) * width + w) * channels_in
+        out = tl.program_id(0) * BM + row
+        h = out // OUT_W % OUT_H
+        w = out % OUT_W
+    start = ((out // (OUT_H * OUT_W) * HEIGHT + h) * WIDTH + w) * IN
     n = tl.arange(0, BN)
-    image = x + copy * points * height * width * channels_in
-    kernel = weight + copy * K * channels_out
+    image = x + copy * (POINTS * HEIGHT * WIDTH * IN)
+    kernel = weight + copy * (K * OUT)
     total = tl.zeros((BM, BN), dtype=tl.float32)
     for first in range(0, K, BK):
         k = first + tl.arange(0, BK)
-        if RUN % BK == 0:  # a tile lies within one row of the kernel: it is read in one go
-            along = first // RUN * width * channels_in + first % RUN + tl.arange(0, BK)
-        else:
-            along = k // RUN * width * channels_in + k % RUN
+        along = k // RUN * (WIDTH * IN) + k % RUN
         a = tl.load(
             image + start[:, None] + along[None, :],
-            mask=(m < rows)[:, None] & (k < K)[None, :], other=0.0,
+            mask=(out < OUTS)[:, None] & (k < K)[None, :], other=0.0,
         )  # fmt: skip
         c = tl.load(
             kernel + n[None, :] * K + k[:, None],
-            mask=(k < K)[:, None] & (n < channels_out)[None, :], other=0.0,
+            mask=(k < K)[:, None] & (n < OUT)[None, :], other=0.0,
         )  # fmt: skip
-        if HALF:
-            total = tl.dot(a.to(tl.bfloat16), c.to(tl.bfloat16), total)
-        else:
-            total = tl.dot(a, c, total, input_precision=PRECISION)
+        total = tl.dot(a, c, total, input_precision=PRECISION)
     if POOL:
-        total += tl.load(bias + copy * channels_out + n, mask=n < channels_out, other=0.0)[None, :]
-        largest, where = tl.max(
-            tl.reshape(total, (BM // 4, 4, BN)), axis=1, return_indices=True
-        )  # fmt: skip
+        total += tl.load(bias + copy * OUT + n, mask=n < OUT, other=0.0)[None, :]
+        split = tl.permute(tl.reshape(total, (2, BM // 32, 2, 8, BN)), (1, 3, 4, 0, 2))
+        left, right = tl.split(split)
+        a0, a2 = tl.split(left)
+        a1, a3 = tl.split(right)
+        above, below = tl.maximum(a0, a1), tl.maximum(a2, a3)
+        largest = tl.maximum(above, below)
+        where = tl.where(below > above, tl.where(a3 > a2, 3, 2), tl.where(a1 > a0, 1, 0))
+        where = tl.where(largest > 0.0, where, 4).to(tl.uint8)
         q = tl.program_id(0) * (BM // 4) + tl.arange(0, BM // 4)
-        out = (copy * outs + q)[:, None] * channels_out + n[None, :]
-        inside = (q < outs)[:, None] & (n < channels_out)[None, :]
-        tl.store(y + out, tl.maximum(largest, 0.0), mask=inside)
-        tl.store(place + out, tl.where(largest > 0.0, where, 4).to(tl.uint8), mask=inside)
+        at = (copy * OUTS + q)[:, None] * OUT + n[None, :]
+        inside = (q < OUTS)[:, None] & (n < OUT)[None, :]
+        largest = _stored(tl.maximum(largest, 0.0), LIMIT).to(y.dtype.element_ty)
+        tl.store(y + at, tl.reshape(largest, (BM // 4, BN)), mask=inside)
+        tl.store(place + at, tl.reshape(where, (BM // 4, BN)), mask=inside)
     else:
-        out = (copy * outs + m)[:, None] * channels_out + n[None, :]
-        tl.store(y + out, total, mask=(m < outs)[:, None] & (n < channels_out)[None, :])
+        at = (copy * OUTS + out)[:, None] * OUT + n[None, :]
+        inside = (out < OUTS)[:, None] & (n < OUT)[None, :]
+        tl.store(y + at, _stored(total, LIMIT).to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _spread(
-    dy, place, wide, out_h, out_w, wide_h, wide_w, channels, border, total, BLOCK: tl.constexpr
+    dy, place, wide, sums, scale,
+    OUTS: tl.constexpr, OUT_H: tl.constexpr, OUT_W: tl.constexpr, WIDE_H: tl.constexpr,
+    WIDE_W: tl.constexpr, BORDER: tl.constexpr, OUT: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
-    """From pooling windows to their four pixels, inside a border that is zero already."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < total
-    channel, window = at % channels, at // channels
-    w, h, image = window % out_w, window // out_w % out_h, window // (out_w * out_h)
-    pooled = tl.load(dy + at, mask=inside, other=0.0)
+    """From pooling windows to their four pixels, inside a border that is zero already.
+
+    The sum over each program's windows is noted too: together, the bias's gradient.
+    """
+    copy = tl.program_id(1).to(tl.int64)
+    q = tl.program_id(0) * BM + tl.arange(0, BM)
+    n = tl.arange(0, BN)
+    inside = (q < OUTS)[:, None] & (n < OUT)[None, :]
+    at = (copy * OUTS + q)[:, None] * OUT + n[None, :]
     came = tl.load(place + at, mask=inside, other=4)
-    first = (image * wide_h + 2 * h + border) * wide_w + 2 * w + border
+    pooled = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32) * scale
+    pooled = tl.where(came < 4, pooled, 0.0)
+    tl.store(
+        sums + (copy * tl.num_programs(0) + tl.program_id(0)) * OUT + n,
+        tl.sum(pooled, axis=0), mask=n < OUT,
+    )  # fmt: skip
+    pooled = _stored(pooled, LIMIT).to(wide.dtype.element_ty)
+    w, h, image = q % OUT_W, q // OUT_W % OUT_H, q // (OUT_W * OUT_H)
+    pixel = (image * WIDE_H + 2 * h + BORDER) * WIDE_W + 2 * w + BORDER
+    to = wide + copy * (OUTS // (OUT_H * OUT_W) * WIDE_H * WIDE_W * OUT)
+    to += pixel[:, None] * OUT + n[None, :]
     for corner in tl.static_range(4):
-        pixel = first + corner // 2 * wide_w + corner % 2
         tl.store(
-            wide + pixel * channels + channel, tl.where(came == corner, pooled, 0.0), mask=inside
-        )
+            to + (corner // 2 * WIDE_W + corner % 2) * OUT,
+            tl.where(came == corner, pooled, 0.0), mask=inside,
+        )  # fmt: skip
 
 
 @triton.jit
 def _weights(
     x, wide, parts,
-    height, width, wide_h, wide_w, channels_in, channels_out, border,
-    OUT_H: tl.constexpr, OUT_W: tl.constexpr, POINTS: tl.constexpr, SHARE: tl.constexpr,
-    RUN: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
-    PRECISION: tl.constexpr, HALF: tl.constexpr,
+    POINTS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_H: tl.constexpr,
+    OUT_W: tl.constexpr, WIDE_H: tl.constexpr, WIDE_W: tl.constexpr, BORDER: tl.constexpr,
+    IN: tl.constexpr, OUT: tl.constexpr, SIZE: tl.constexpr, SHARE: tl.constexpr,
+    BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the weights from one share of the pixels; the shares are summed later."""
+    RUN: tl.constexpr = SIZE * IN
+    K: tl.constexpr = SIZE * RUN
     copy = tl.program_id(1).to(tl.int64)
     share = tl.program_id(2)
-    first_k = tl.program_id(0) * BK
-    k = first_k + tl.arange(0, BK)
+    k = tl.program_id(0) * BK + tl.arange(0, BK)
     n = tl.arange(0, BN)
-    image = x + copy * POINTS * height * width * channels_in
-    gradient = wide + copy * POINTS * wide_h * wide_w * channels_out
-    if RUN % BK == 0:
-        along = first_k // RUN * width * channels_in + first_k % RUN + tl.arange(0, BK)
-    else:
-        along = k // RUN * width * channels_in + k % RUN
+    image = x + copy * (POINTS * HEIGHT * WIDTH * IN)
+    gradient = wide + copy * (POINTS * WIDE_H * WIDE_W * OUT)
+    along = k // RUN * (WIDTH * IN) + k % RUN
     total = tl.zeros((BK, BN), dtype=tl.float32)
     for step in range(0, SHARE, BM):
         m = share * SHARE + step + tl.arange(0, BM)
         b, h, w = m // (OUT_H * OUT_W), m // OUT_W % OUT_H, m % OUT_W
         seen = m < POINTS * OUT_H * OUT_W
-        start = ((b * height + h) * width + w) * channels_in
+        start = ((b * HEIGHT + h) * WIDTH + w) * IN
         a = tl.load(
             image + start[:, None] + along[None, :],
             mask=seen[:, None] & (k < K)[None, :], other=0.0,
         )  # fmt: skip
-        at = ((b * wide_h + h + border) * wide_w + w + border) * channels_out
+        at = ((b * WIDE_H + h + BORDER) * WIDE_W + w + BORDER) * OUT
         d = tl.load(
             gradient + at[:, None] + n[None, :],
-            mask=seen[:, None] & (n < channels_out)[None, :], other=0.0,
+            mask=seen[:, None] & (n < OUT)[None, :], other=0.0,
         )  # fmt: skip
-        if HALF:
-            total = tl.dot(tl.trans(a.to(tl.bfloat16)), d.to(tl.bfloat16), total)
-        else:
-            total = tl.dot(tl.trans(a), d, total, input_precision=PRECISION)
+        total = tl.dot(tl.trans(a), d, total, input_precision=PRECISION)
     slot = copy * tl.num_programs(2) + share
-    at = parts + slot * K * channels_out + n[None, :] * K + k[:, None]
-    tl.store(at, total, mask=(k < K)[:, None] & (n < channels_out)[None, :])
+    at = parts + slot * (K * OUT) + n[None, :] * K + k[:, None]
+    tl.store(at, total, mask=(k < K)[:, None] & (n < OUT)[None, :])
+
+
+@triton.jit
+def _descend(
+    parts, weight, stored, turned, keep, rate,
+    IN: tl.constexpr, OUT: tl.constexpr, SIZE: tl.constexpr, SHARES: tl.constexpr,
+    HALF: tl.constexpr, TURN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One step of the weights, and their copies: in half precision, and turned round."""
+    TAPS: tl.constexpr = SIZE * SIZE
+    COUNT: tl.constexpr = OUT * TAPS * IN
+    copy = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < COUNT
+    gradient = tl.zeros((BLOCK,), dtype=tl.float32)
+    for share in range(SHARES):
+        gradient += tl.load(parts + (copy * SHARES + share) * COUNT + at, mask=inside, other=0.0)
+    value = tl.load(weight + copy * COUNT + at, mask=inside, other=0.0) * keep - gradient * rate
+    tl.store(weight + copy * COUNT + at, value, mask=inside)
+    if HALF:
+        tl.store(stored + copy * COUNT + at, value.to(stored.dtype.element_ty), mask=inside)
+    if TURN:
+        n, tap, channel = at // (TAPS * IN), at // IN % TAPS, at % IN
+        to = (channel * TAPS + (TAPS - 1 - tap)) * OUT + n
+        tl.store(turned + copy * COUNT + to, value.to(turned.dtype.element_ty), mask=inside)
 
 
 CONVOLVE: dict[str, int] = {"BM": 128, "BK": 64, "num_warps": 4, "num_stages": 3}
-WEIGHTS: dict[str, int] = {"BM": 32, "BK": 64, "num_warps": 4, "num_stages": 3}
+WEIGHTS: dict[str, int] = {"BM": 64, "BK": 128, "num_warps": 4, "num_stages": 3}
 """Tiles, as measured on an H200 with the nets of the paper."""
+
+PROGRAMS = 1024
+"""To have at a time, at least."""
+
+_STORED = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
 
 
 def _block(size: int) -> int:
@@ -156,97 +219,135 @@ def _block(size: int) -> int:
     return max(16, int(triton.next_power_of_2(size)))
 
 
+def _filled(channels: int) -> int:
+    """Up to the next four, except for one or two, where it would cost more than it brings."""
+    return channels if channels <= 2 else triton.cdiv(channels, 4) * 4
+
+
 @final
 class _Block:
     """One convolution with its ReLU and pooling."""
 
     def __init__(
-        self, layer: nn.Conv2d, copies: int, descent: Descent, precision: Precision
+        self, layer: nn.Conv2d, copies: int, descent: Descent, precision: Precision, *, last: bool
     ) -> None:
-        self._rate = descent.rate
         self._keep = 1.0 - descent.rate * descent.decay
         self._copies = copies
-        self._in, self._out = layer.in_channels, layer.out_channels
+        self._used = layer.out_channels, layer.in_channels
+        self._in, self._out = _filled(layer.in_channels), _filled(layer.out_channels)
         self._size = int(layer.kernel_size[0])
+        self._precision = "ieee" if precision == "fp32" else "tf32"
+        self._limit = precision == "fp16"
+        self.stored = _STORED[precision]
+        self.enlarged = ENLARGED if self._limit else 1.0
+        """By how much gradients are enlarged between blocks."""
+        self._rate = descent.rate / self.enlarged
+        self._last = last
         new = layer.weight.new_zeros
-        self._weight = new((copies, self._out, self._size, self._size, self._in))
+        shape = (copies, self._out, self._size, self._size, self._in)
+        self._weight = new(shape)
         self._bias = new((copies, self._out))
-        self._how: dict[str, Any] = {
-            "PRECISION": "ieee" if precision == "fp32" else "tf32",
-            "HALF": precision == "bf16",
-        }
+        half = self.stored != self._weight.dtype
+        self._copy = new(shape, dtype=self.stored) if half else self._weight
+        self._turned = self._copy.permute(0, 4, 2, 3, 1).contiguous()
+        self._wide: torch.Tensor | None = None
+        """The gradient of all pixels; its border is zero and stays so."""
         self._x = self._y = self._place = self._weight
 
     def load(self, given: list[torch.Tensor]) -> None:
-        self._weight.copy_(given[0].permute(0, 1, 3, 4, 2))
-        self._bias.copy_(given[1])
+        outs, ins = self._used
+        self._weight[:, :outs, :, :, :ins] = given[0].permute(0, 1, 3, 4, 2)
+        self._bias[:, :outs] = given[1]
+        self._copy.copy_(self._weight)
+        self._turned.copy_(self._weight.permute(0, 4, 2, 3, 1).flip(2, 3))
 
     def read(self) -> list[torch.Tensor]:
-        return [self._weight.permute(0, 1, 4, 2, 3), self._bias]
+        outs, ins = self._used
+        return [
+            self._weight[:, :outs, :, :, :ins].permute(0, 1, 4, 2, 3),
+            self._bias[:, :outs],
+        ]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(copy, point, height, width, channel) to the same, pooled."""
         points, height, width = x.shape[1:4]
         pooled_h, pooled_w = (height - self._size + 1) // 2, (width - self._size + 1) // 2
         self._x = x
-        self._y = x.new_empty(self._copies, points, pooled_h, pooled_w, self._out)
+        self._y = x.new_empty(
+            (self._copies, points, pooled_h, pooled_w, self._out),
+            dtype=torch.float32 if self._last else self.stored,
+        )
         self._place = torch.empty_like(self._y, dtype=torch.uint8)
-        self._convolve(x, self._weight, self._y, self._in, self._out, pool=True)
+        self._convolve(x, self._copy, self._y, pool=True)
         return self._y
 
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
-        points, height, width = self._x.shape[1:4]
+        """Gradients come and go enlarged, but the first comes as it is."""
+        points, pooled_h, pooled_w = dy.shape[1:4]
+        height, width = self._x.shape[2:4]
         border = self._size - 1 if wants_dx else 0
         high, broad = (side - self._size + 1 + 2 * border for side in (height, width))
-        wide = dy.new_zeros(self._copies, points, high, broad, self._out)
-        _spread[(triton.cdiv(dy.numel(), 1024),)](
-            dy, self._place, wide, *dy.shape[2:4], high, broad, self._out, border, dy.numel(),
-            BLOCK=1024,
+        if self._wide is None:
+            self._wide = self._x.new_zeros(self._copies, points, high, broad, self._out)
+        outs, block = points * pooled_h * pooled_w, 32
+        sums = self._bias.new_empty(self._copies, triton.cdiv(outs, block), self._out)
+        _spread[(sums.shape[1], self._copies)](
+            dy, self._place, self._wide, sums, self.enlarged if self._last else 1.0,
+            OUTS=outs, OUT_H=pooled_h, OUT_W=pooled_w, WIDE_H=high, WIDE_W=broad, BORDER=border,
+            OUT=self._out, BM=block, BN=_block(self._out), LIMIT=self._limit,
         )  # fmt: skip
         dx = dy
         if wants_dx:
             dx = torch.empty_like(self._x)
-            turned = self._weight.permute(0, 4, 2, 3, 1).flip(2, 3).contiguous()
-            self._convolve(wide, turned, dx, self._out, self._in, pool=False)
-        self._descend(wide, border)
+            self._convolve(self._wide, self._turned, dx, pool=False)
+        self._descend(self._wide, border, turn=wants_dx)
+        self._bias.mul_(self._keep).sub_(sums.sum(dim=1), alpha=self._rate)
         return dx
 
+    def forget(self) -> None:
+        self._x = self._y = self._place = self._weight
+
     def _convolve(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        y: torch.Tensor,
-        channels_in: int,
-        channels_out: int,
-        *,
-        pool: bool,
+        self, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, *, pool: bool
     ) -> None:
-        run = self._size * channels_in
-        tile = CONVOLVE | {"BK": CONVOLVE["BK"] if self._size * run > 512 else 32}
-        rows = (4 if pool else 1) * y.shape[1:4].numel()
+        points, height, width, channels_in = x.shape[1:]
+        out_h, out_w, channels_out = y.shape[2:]
+        k = weight[0, 0].numel()
+        tile = CONVOLVE | ({} if k > 512 else {"BK": 32})
+        if k <= 128:  # all in one go
+            tile |= {"BK": _block(k), "num_stages": 1}
+        rows = (4 if pool else 1) * points * out_h * out_w
         _convolve[(triton.cdiv(rows, tile["BM"]), self._copies)](
             x, weight, self._bias, y, self._place,
-            *x.shape[2:4], *y.shape[2:4], y.shape[1], channels_in, channels_out,
-            POOL=pool, RUN=run, K=self._size * run, BN=_block(channels_out), **tile, **self._how,
+            POINTS=points, HEIGHT=height, WIDTH=width, OUT_H=out_h, OUT_W=out_w,
+            IN=channels_in, OUT=channels_out, SIZE=self._size, POOL=pool,
+            BN=_block(channels_out), PRECISION=self._precision, LIMIT=self._limit, **tile,
         )  # fmt: skip
 
-    def _descend(self, wide: torch.Tensor, border: int) -> None:
+    def _descend(self, wide: torch.Tensor, border: int, *, turn: bool) -> None:
         points, pooled_h, pooled_w = self._y.shape[1:4]
-        run = self._size * self._in
-        k = self._size * run
-        tile = WEIGHTS | {"BK": WEIGHTS["BK"] if k > 512 else min(128, _block(k))}
+        k = self._weight[0, 0].numel()
+        tile = WEIGHTS | {"BK": min(WEIGHTS["BK"], _block(k))}
         tiles = triton.cdiv(k, tile["BK"])
-        shares = max(1, 16 // tiles)  # enough programs to fill a large GPU
-        share = triton.cdiv(4 * points * pooled_h * pooled_w, shares * tile["BM"]) * tile["BM"]
-        parts = wide.new_empty(self._copies, shares, *self._weight.shape[1:])
+        rows = 4 * points * pooled_h * pooled_w
+        # Enough programs to fill a large GPU, but none with less than a few tiles to sum.
+        shares = min(triton.cdiv(PROGRAMS, tiles * self._copies), triton.cdiv(rows, 4 * tile["BM"]))
+        share = triton.cdiv(rows, shares * tile["BM"]) * tile["BM"]
+        shares = triton.cdiv(rows, share)
+        parts = self._weight.new_empty(self._copies, shares, *self._weight.shape[1:])
         _weights[(tiles, self._copies, shares)](
             self._x, wide, parts,
-            *self._x.shape[2:4], *wide.shape[2:4], self._in, self._out, border,
-            OUT_H=2 * pooled_h, OUT_W=2 * pooled_w, POINTS=points, SHARE=share,
-            RUN=run, K=k, BN=_block(self._out), **tile, **self._how,
+            POINTS=points, HEIGHT=self._x.shape[2], WIDTH=self._x.shape[3],
+            OUT_H=2 * pooled_h, OUT_W=2 * pooled_w, WIDE_H=wide.shape[2], WIDE_W=wide.shape[3],
+            BORDER=border, IN=self._in, OUT=self._out, SIZE=self._size, SHARE=share,
+            BN=_block(self._out), PRECISION=self._precision, **tile,
         )  # fmt: skip
-        self._weight.mul_(self._keep).sub_(parts.sum(dim=1), alpha=self._rate)
-        self._bias.mul_(self._keep).sub_(wide.sum(dim=(1, 2, 3)), alpha=self._rate)
+        count = self._weight[0].numel()
+        _descend[(triton.cdiv(count, 1024), self._copies)](
+            parts, self._weight, self._copy, self._turned, self._keep, self._rate,
+            IN=self._in, OUT=self._out, SIZE=self._size, SHARES=shares,
+            HALF=self._copy is not self._weight, TURN=turn, BLOCK=1024,
+        )  # fmt: skip
 
 
 @final
@@ -256,7 +357,10 @@ class ConvPools:
     def __init__(
         self, layers: list[nn.Conv2d], copies: int, descent: Descent, precision: Precision
     ) -> None:
-        self._blocks = [_Block(layer, copies, descent, precision) for layer in layers]
+        self._blocks = [
+            _Block(layer, copies, descent, precision, last=layer is layers[-1]) for layer in layers
+        ]
+        self._ins, self._outs = layers[0].in_channels, layers[-1].out_channels
         self.parameters = 2 * len(layers)
 
     def load(self, given: list[torch.Tensor]) -> None:
@@ -267,13 +371,26 @@ class ConvPools:
         return [part for block in self._blocks for part in block.read()]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.permute(0, 1, 3, 4, 2).contiguous()
+        x = _channels_last(x).to(self._blocks[0].stored)
         for block in self._blocks:
             x = block.forward(x)
-        return x.permute(0, 1, 4, 2, 3).contiguous()
+        return x[..., : self._outs].permute(0, 1, 4, 2, 3).contiguous()
 
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
-        dy = dy.permute(0, 1, 3, 4, 2).contiguous()
+        dy = _channels_last(dy)
         for number in reversed(range(len(self._blocks))):
             dy = self._blocks[number].backward(dy, wants_dx or number > 0)
-        return dy.permute(0, 1, 4, 2, 3) if wants_dx else dy
+        if not wants_dx:
+            return dy
+        dx = dy[..., : self._ins].permute(0, 1, 4, 2, 3)
+        return dx.float() / self._blocks[0].enlarged
+
+    def forget(self) -> None:
+        for block in self._blocks:
+            block.forget()
+
+
+def _channels_last(x: torch.Tensor) -> torch.Tensor:
+    """(copy, point, channel, height, width) to channels last, filled up."""
+    channels = x.shape[2]
+    return functional.pad(x.permute(0, 1, 3, 4, 2), (0, _filled(channels) - channels)).contiguous()

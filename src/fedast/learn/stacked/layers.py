@@ -40,6 +40,10 @@ class Layer(Protocol):
         """Step the parameters; the gradient of the input, or anything if nobody wants it."""
         ...
 
+    def forget(self) -> None:
+        """Let go of what ``forward`` kept for the way back."""
+        ...
+
 
 @final
 class Linear:
@@ -69,6 +73,9 @@ class Linear:
         self._bias.mul_(self._keep).sub_(dy.sum(dim=1, keepdim=True), alpha=self._rate)
         return dx
 
+    def forget(self) -> None:
+        self._x = self._weight
+
 
 @final
 class ReLU:
@@ -91,6 +98,9 @@ class ReLU:
         dx: torch.Tensor = torch.ops.aten.threshold_backward(dy, self._y, 0)
         return dx
 
+    def forget(self) -> None:
+        self._y = torch.empty(0)
+
 
 @final
 class Flatten:
@@ -111,6 +121,9 @@ class Flatten:
 
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
         return dy.view(self._shape)
+
+    def forget(self) -> None:
+        pass
 
 
 @final
@@ -147,6 +160,9 @@ class MaxPool:
         torch.mul(below, self._right_below, out=d)
         torch.sub(below, d, out=c)
         return dx
+
+    def forget(self) -> None:
+        self._lower = self._right_above = self._right_below = torch.empty(0)
 
 
 def _corners(x: torch.Tensor) -> Tensors:
@@ -208,6 +224,9 @@ class Conv:
         self._bias.mul_(self._keep).sub_(db.view_as(self._bias), alpha=self._rate)
         return _apart(dx, self._copies) if wants_dx else dy
 
+    def forget(self) -> None:
+        self._x = self._weight
+
 
 def _side_by_side(x: torch.Tensor) -> torch.Tensor:
     """(copy, point, channel, ...) -> (point, copy and channel, ...)"""
@@ -235,14 +254,24 @@ class LayeredNet:
 
     @torch.no_grad()
     def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        x = inputs
-        for layer in self._layers:
-            x = layer.forward(x)
-        losses, dy = cross_entropy(x, labels)
+        losses, dy = cross_entropy(self._forward(inputs), labels)
         learning = [place for place, layer in enumerate(self._layers) if layer.parameters]
         for place in reversed(range(learning[0], len(self._layers))):
             dy = self._layers[place].backward(dy, wants_dx=place > learning[0])
         return losses
+
+    @torch.no_grad()
+    def scores(self, inputs: torch.Tensor) -> torch.Tensor:
+        """What the copies say about points."""
+        scores = self._forward(inputs)
+        for layer in self._layers:
+            layer.forget()
+        return scores
+
+    def _forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self._layers:
+            x = layer.forward(x)
+        return x
 
 
 def cross_entropy(scores: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -262,8 +291,8 @@ def layered(
     """A net by hand from a sequence of known layers, or ``Unstackable``."""
     parts = flattened(module)
     layers: list[Layer] = []
-    convolutions = _conv_pools(parts)
-    if convolutions and next(module.parameters()).is_cuda:
+    convolutions = with_kernels(module)
+    if convolutions:
         from fedast.learn.stacked.convolution import ConvPools  # needs Triton
 
         layers.append(ConvPools(convolutions, copies, descent, precision))
@@ -273,8 +302,9 @@ def layered(
     return LayeredNet(layers, Layout.of(module))
 
 
-def _conv_pools(parts: Sequence[nn.Module]) -> list[nn.Conv2d]:
+def with_kernels(module: nn.Module) -> list[nn.Conv2d]:
     """The convolutions that a net begins with, as far as kernels for them exist."""
+    parts = flattened(module)
     found: list[nn.Conv2d] = []
     while len(parts) >= 3:
         conv, relu, pool = parts[:3]
@@ -287,6 +317,7 @@ def _conv_pools(parts: Sequence[nn.Module]) -> list[nn.Conv2d]:
             and _plain_pool(pool)
             and conv.padding == (0, 0)
             and conv.kernel_size[0] == conv.kernel_size[1]
+            and conv.weight.is_cuda
             and conv.weight.dtype == torch.float32
             and max(conv.out_channels, conv.in_channels) <= 128
         )

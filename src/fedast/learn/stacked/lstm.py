@@ -9,13 +9,17 @@ all characters, after it.
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import torch
 
 from fedast.learn.models import CharLSTM
 from fedast.learn.stacked.layers import cross_entropy
 from fedast.learn.stacked.net import Descent, Layout, Precision, Unstackable
+
+
+def with_kernels(module: CharLSTM) -> bool:
+    return module.out.weight.is_cuda and module.out.weight.dtype == torch.float32
 
 
 @final
@@ -29,12 +33,9 @@ class CharLSTMNet:
         self._keep = 1.0 - descent.rate * descent.decay
         self._rate = descent.rate
         self._hidden = module.lstm.hidden_size
-        self._how: dict[str, Any] = {
-            "PRECISION": "ieee" if precision == "fp32" else "tf32",
-            "HALF": precision == "bf16",
-        }
+        self._precision: Precision = precision
         weight = module.out.weight
-        self._kernels = weight.is_cuda and weight.dtype == torch.float32
+        self._kernels = with_kernels(module)
         self._parameters = [weight.new_zeros((copies, *shape)) for shape in self._layout.shapes]
 
     def load(self, flat: torch.Tensor) -> None:
@@ -45,12 +46,25 @@ class CharLSTMNet:
         return self._layout.join(self._parameters)
 
     @torch.no_grad()
+    def scores(self, inputs: torch.Tensor) -> torch.Tensor:
+        """What the copies say about points; only where there are kernels, in half precision."""
+        from fedast.learn.stacked.cell import last_states
+
+        w_state, w_out, b_out = (self._parameters[place] for place in (2, 5, 6))
+        states = last_states(self._table(), inputs.contiguous(), w_state, self._precision)
+        return torch.baddbmm(b_out[:, None], states, w_out.mT)
+
+    def _table(self) -> torch.Tensor:
+        """What each symbol adds to the gates: (copy, symbol, 4 hidden)."""
+        embedding, w_in, _, b_in, b_state, _, _ = self._parameters
+        return torch.baddbmm((b_in + b_state)[:, None], embedding, w_in.mT)
+
+    @torch.no_grad()
     def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         embedding, w_in, w_state, b_in, b_state, w_out, b_out = self._parameters
         copies, points, length = inputs.shape
         hidden, symbols = self._hidden, embedding.shape[1]
-        # What each symbol adds to the gates: (copy, symbol, 4 hidden).
-        table = torch.baddbmm((b_in + b_state)[:, None], embedding, w_in.mT)
+        table = self._table()
         states = table.new_zeros(copies, length + 1, points, hidden)
         cells = torch.zeros_like(states)
         gates = table.new_empty(copies, length, points, 4 * hidden)
@@ -91,7 +105,7 @@ class CharLSTMNet:
         if self._kernels:
             from fedast.learn.stacked.cell import run_forward  # needs Triton
 
-            run_forward(table, codes.contiguous(), weight, states, cells, gates, self._how)
+            run_forward(table, codes.contiguous(), weight, states, cells, gates, self._precision)
             return
         copies = torch.arange(len(table), device=table.device)[:, None]
         for t in range(codes.shape[2]):
@@ -109,7 +123,7 @@ class CharLSTMNet:
         if self._kernels:
             from fedast.learn.stacked.cell import run_backward
 
-            return run_backward(d_state, weight, cells, gates, self._how)
+            return run_backward(d_state, weight, cells, gates, self._precision)
         d_gates = torch.empty_like(gates)
         d_cell = torch.zeros_like(d_state)
         for t in reversed(range(gates.shape[1])):

@@ -8,8 +8,11 @@ from typing import Literal, Protocol, TypeAlias
 import torch
 from torch import nn
 
-Precision: TypeAlias = Literal["fp32", "tf32", "bf16"]
+Precision: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16"]
 """Of matrix products on a GPU; everything else is in the model's own precision."""
+
+ENLARGED = 1024.0
+"""By how much gradients are enlarged in fp16, so that they are not too small for it."""
 
 
 @dataclass(frozen=True, slots=True)
