@@ -197,6 +197,23 @@ def test_final_values_and_steadiness() -> None:
     assert row(found, "steadier", at=SLOW, over=FAST).verdict == "no"
 
 
+def test_a_model_that_diverged_is_worth_what_it_last_was() -> None:
+    lost = task(final=None, final_loss=None, swing=None)
+    lost = replace(lost, result=replace(lost.result, final=0.1, finish_reason="diverged"))
+    good, bad = task(final=0.8, swing=0.01), task(final=0.7, swing=0.03)
+    cells: Cells = {("fast",): [{"a": good}] * 3, ("slow",): [{"a": bad}, {"a": bad}, {"a": lost}]}
+    found = chapter([SERIES], cells)
+    higher = row(found, "higher-final", at=FAST, over=SLOW)
+    assert (higher.verdict, higher.note) == ("yes", "slow: 1 of 3 runs diverged")
+    assert higher.ours == "80.0 ± 0.0 % against 50.0 ± 34.6 %"
+    assert row(found, "equal-final", at=FAST, over=SLOW, tolerance=0.2).verdict == "no"
+    steadier = row(found, "steadier", at=FAST, over=SLOW)
+    assert (steadier.verdict, steadier.note) == ("yes", "slow: 1 of 3 runs diverged")
+    assert steadier.ours == "1.00 against 3.00 points"
+    cells[("slow",)] = [{"a": lost}] * 3
+    assert row(chapter([SERIES], cells), "steadier", at=FAST, over=SLOW).verdict == "no"
+
+
 def test_runs_without_a_value_are_not_passed_over() -> None:
     cells: Cells = {
         ("fast",): [{"a": task(final=0.80)}] * 3,

@@ -39,6 +39,10 @@ class TaskRecord:
     requests: tuple[tuple[float, int], ...]
     """Active requests: since when, how many; starting with the first allocation."""
 
+    @property
+    def diverged(self) -> bool:
+        return self.result.finish_reason == "diverged"
+
 
 @dataclass(frozen=True)
 class CompactRun:

@@ -166,8 +166,20 @@ class Chapter:
             return None
         return max(known) if self.per_run == "last" else statistics.fmean(known)
 
+    def diverged(self, key: Key, task: str | None = None) -> int:
+        """Runs in which a task (or that one) ended in numbers that are none."""
+        return sum(
+            any(record.diverged for name, record in run.tasks.items() if task in (None, name))
+            for run in self.found(key)
+        )
+
     def values(
-        self, key: Key, of: Callable[[TaskRecord], float | None], task: str | None = None
+        self,
+        key: Key,
+        of: Callable[[TaskRecord], float | None],
+        task: str | None = None,
+        *,
+        all_runs: bool = True,
     ) -> list[float]:
         """Per run, the mean over its tasks (or that of one)."""
         found, runs = [], self.found(key)
@@ -176,7 +188,7 @@ class Chapter:
             values = [value for value in map(of, tasks) if value is not None]
             if len(values) == len(tasks):
                 found.append(statistics.fmean(values))
-        if len(found) < len(runs):
+        if not found or (all_runs and len(found) < len(runs)):
             raise Unreached(f"no value in {len(runs) - len(found)} of {len(runs)} runs", key)
         return found
 
@@ -488,10 +500,25 @@ def _falling_rounds(chapter: Chapter, claim: Claim) -> Finding:
 
 
 def _finals(chapter: Chapter, claim: Claim) -> tuple[list[float], list[float], tuple[Key, Key]]:
+    """What the models of the two sides are worth in the end, also one that diverged."""
+
+    def final(task: TaskRecord) -> float | None:
+        return task.result.final if task.diverged else task.final
+
     key, over = _sides(chapter, claim)
-    ours = chapter.values(key, lambda task: task.final, claim.task)
-    theirs = chapter.values(over, lambda task: task.final, claim.task)
+    ours = chapter.values(key, final, claim.task)
+    theirs = chapter.values(over, final, claim.task)
     return ours, theirs, (key, over)
+
+
+def _divergence(chapter: Chapter, claim: Claim) -> str:
+    """A remark, if a run of either side diverged."""
+    counts = {key: chapter.diverged(key, claim.task) for key in _sides(chapter, claim)}
+    return ", ".join(
+        f"{key[-1]}: {count} of {len(chapter.found(key))} runs diverged"
+        for key, count in counts.items()
+        if count
+    )
 
 
 def _pair_text(ours: Sequence[float], theirs: Sequence[float]) -> str:
@@ -504,22 +531,24 @@ def _pair_text(ours: Sequence[float], theirs: Sequence[float]) -> str:
 def _equal_final(chapter: Chapter, claim: Claim) -> Finding:
     ours, theirs, cells = _finals(chapter, claim)
     apart = abs(statistics.fmean(ours) - statistics.fmean(theirs))
-    return Finding(_pair_text(ours, theirs), apart <= claim.tolerance, cells)
+    note = _divergence(chapter, claim)
+    return Finding(_pair_text(ours, theirs), apart <= claim.tolerance, cells, note)
 
 
 def _higher_final(chapter: Chapter, claim: Claim) -> Finding:
     ours, theirs, cells = _finals(chapter, claim)
     higher = statistics.fmean(ours) - statistics.fmean(theirs) > claim.tolerance
-    return Finding(_pair_text(ours, theirs), higher, cells)
+    return Finding(_pair_text(ours, theirs), higher, cells, _divergence(chapter, claim))
 
 
 def _steadier(chapter: Chapter, claim: Claim) -> Finding:
     key, over = _sides(chapter, claim)
-    ours = chapter.values(key, lambda task: task.swing, claim.task)
-    theirs = chapter.values(over, lambda task: task.swing, claim.task)
+    # A run that diverged early has no second half to be steady in.
+    ours = chapter.values(key, lambda task: task.swing, claim.task, all_runs=False)
+    theirs = chapter.values(over, lambda task: task.swing, claim.task, all_runs=False)
     holds = statistics.fmean(ours) < statistics.fmean(theirs)
     text = f"{100 * statistics.fmean(ours):.2f} against {100 * statistics.fmean(theirs):.2f} points"
-    return Finding(text, holds, (key, over))
+    return Finding(text, holds, (key, over), _divergence(chapter, claim))
 
 
 _MEASURES: Mapping[Measure, Callable[[Chapter, Claim], Finding]] = {

@@ -244,8 +244,8 @@ def _gain_label(
     except (Missing, Unreached):
         return
     panel.annotate(
-        f"{gain:+.0f} %", at, xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7,
-        color=_colour(number),
+        f"{round(gain):+d} %", at, xytext=(0, 2), textcoords="offset points", ha="center",
+        fontsize=7, color=_colour(number),
     )  # fmt: skip
 
 
@@ -427,6 +427,13 @@ def _sweep_panel(
         for place, x in enumerate(axis.labels):
             key = chapter.key(panel=panel_label, x=x, series=series)
             try:
+                if chapter.diverged(key, task):  # a mean over the others would flatter it
+                    panel.scatter(
+                        [place + 0.06 * number], [0.03], marker="X", s=45, color=_colour(number),
+                        transform=panel.get_xaxis_transform(), zorder=6, clip_on=False,
+                        label="a run diverged",
+                    )  # fmt: skip
+                    continue
                 values = chapter.values(key, of, task)
             except (Missing, Unreached):
                 continue
@@ -444,6 +451,7 @@ def _sweep_panel(
             if panel_label in axis.chosen.get(axis.labels[place], ()) and math.isfinite(mean):
                 panel.scatter([place], [mean], marker="*", s=190, c="#CC0000", zorder=6)
     panel.set_xticks(range(len(axis.labels)), axis.labels)
+    panel.set_xlim(-0.25, len(axis.labels) - 0.75)
 
 
 _KINDS: Mapping[str, Callable[[Chapter], Figure]] = {
