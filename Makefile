@@ -7,8 +7,8 @@
 #   make chaos      every fault that a federation must survive, with real processes
 #   make flower     the Flower app on a real SuperLink, in an environment of its own
 #   make bench      speed of the control plane and simulator, training switched off
-#   make reproduce  every experiment of the paper that is not in results/ yet; about two and a half hours on an
-#                   H200-class GPU (estimated), not to be tried without one; it can be interrupted
+#   make reproduce  every experiment of the paper that is not in results/ yet; all of them take about an hour on
+#                   an H200-class GPU (estimated), not to be tried without one; it can be interrupted
 #   make results    figures, page and tables from results/
 #   make bench-peers  speed of local training beside other simulators (fedast bench: alone)
 
@@ -16,6 +16,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+JOBS   ?= 4
 
 .PHONY: help setup demo test chaos flower test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
 
@@ -95,7 +96,7 @@ reference: $(STAMP)
 reproduce: $(STAMP)
 	@echo "==> The paper's experiments into results/; runs that are there are skipped"
 	$(BIN)/fedast reproduce heterogeneous all-methods homogeneous other-targets dynamic-vs-static \
-	  need-for-buffer buffer-two-tasks buffer-size first-k
+	  need-for-buffer buffer-two-tasks buffer-size first-k --jobs $(JOBS)
 
 results: $(STAMP)
 	@echo "==> results/report.html, results/figures, and the tables in the documents"
