@@ -176,6 +176,12 @@ _OPERANDS = {
 }
 
 
+def has_room(hidden: int, device: int) -> bool:
+    """Whether a program can keep the weights in half precision to itself, with room to work."""
+    found = triton.runtime.driver.active.utils.get_device_properties(device)["max_shared_mem"]
+    return bool(4 * 2 * _side(hidden) ** 2 + 30_000 <= found)
+
+
 def run_forward(
     table: torch.Tensor,
     codes: torch.Tensor,
@@ -224,10 +230,14 @@ def run_backward(
     return d_gates
 
 
+def _side(hidden: int) -> int:
+    return max(64, int(triton.next_power_of_2(hidden)))
+
+
 def _how(hidden: int, precision: Precision) -> dict[str, Any]:
     return {
         "HIDDEN": hidden,
-        "BH": max(64, int(triton.next_power_of_2(hidden))),
+        "BH": _side(hidden),
         "PRECISION": "ieee" if precision == "fp32" else "tf32",
         "OPERAND": _OPERANDS[precision],
     }

@@ -287,8 +287,9 @@ class _Block:
         height, width = self._x.shape[2:4]
         border = self._size - 1 if wants_dx else 0
         high, broad = (side - self._size + 1 + 2 * border for side in (height, width))
-        if self._wide is None:
-            self._wide = self._x.new_zeros(self._copies, points, high, broad, self._out)
+        shape = (self._copies, points, high, broad, self._out)
+        if self._wide is None or self._wide.shape != shape:
+            self._wide = self._x.new_zeros(shape)
         outs, block = points * pooled_h * pooled_w, 32
         sums = self._bias.new_empty(self._copies, triton.cdiv(outs, block), self._out)
         _spread[(sums.shape[1], self._copies)](

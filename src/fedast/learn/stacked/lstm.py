@@ -22,6 +22,16 @@ def with_kernels(module: CharLSTM) -> bool:
     return module.out.weight.is_cuda and module.out.weight.dtype == torch.float32
 
 
+def settled(module: CharLSTM, precision: Precision) -> Precision:
+    """As wished, or TF32 if the device has too little memory per program for half precision."""
+    if precision not in ("fp16", "bf16") or not with_kernels(module):
+        return precision
+    from fedast.learn.stacked.cell import has_room  # needs Triton
+
+    device = module.out.weight.device.index or 0
+    return precision if has_room(module.lstm.hidden_size, device) else "tf32"
+
+
 @final
 class CharLSTMNet:
     def __init__(
@@ -33,7 +43,7 @@ class CharLSTMNet:
         self._keep = 1.0 - descent.rate * descent.decay
         self._rate = descent.rate
         self._hidden = module.lstm.hidden_size
-        self._precision: Precision = precision
+        self._precision = settled(module, precision)
         weight = module.out.weight
         self._kernels = with_kernels(module)
         self._parameters = [weight.new_zeros((copies, *shape)) for shape in self._layout.shapes]
