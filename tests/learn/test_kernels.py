@@ -10,6 +10,7 @@ import importlib.util
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any, cast
@@ -24,11 +25,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def interpreted(what: str, *given: object) -> dict[str, Any]:
+def interpreted(what: str, *given: object, interpreter: str = "1") -> dict[str, Any]:
     """The answer of one of the functions below, in a process with the interpreter."""
     done = subprocess.run(
         [sys.executable, __file__, what, json.dumps(given)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
+        env={**os.environ, "TRITON_INTERPRET": interpreter},
         capture_output=True,
         text=True,
         timeout=600,
@@ -63,6 +64,20 @@ def test_convolutions(
     assert found["steps"] < steps
 
 
+def test_gradients_that_fp16_alone_could_not_hold() -> None:
+    """1e-8 is nought in it, and what is enlarged may be infinite; then it is cut off."""
+    small = interpreted("convolutions", "fp16", [3, 8], 3, (8, 8), 1e-8)
+    assert small["steps"] < 0.1
+    large = interpreted("convolutions", "fp16", [3, 8], 3, (8, 8), 200.0)
+    assert large["finite"]
+    assert 0.1 < large["steps"] < 0.9  # less of a step, in about that direction
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_model_that_has_diverged_is_seen_to_have(precision: str) -> None:
+    assert interpreted("diverged", precision) == {"nan": True, "forgotten": True}
+
+
 @pytest.mark.parametrize(("precision", "most"), [("fp32", 1e-5), ("tf32", 1e-5), ("fp16", 1e-3)])
 def test_the_lstm(precision: str, most: float) -> None:
     assert interpreted("lstm", precision)["step"] < most
@@ -72,16 +87,26 @@ def test_the_lstm_asked_for_scores() -> None:
     assert interpreted("lstm", "fp16")["scores"] < 1e-3
 
 
+@pytest.mark.parametrize("pool", [True, False])
+def test_convolutions_are_compiled_to_what_is_fast(pool: bool) -> None:
+    """No GPU is needed to compile for one: matrix units, fed sixteen bytes at a time."""
+    found = interpreted("compiled_convolution", pool, interpreter="0")
+    assert found["matrix"] > 0
+    assert found["sixteen"] > 0
+    assert found["single"] == 0
+
+
 # --- in the other process ------------------------------------------------------------------------
 
 
 def convolutions(
-    precision: Any, channels: list[int], size: int, shape: list[int]
+    precision: Any, channels: list[int], size: int, shape: list[int], gradients: float = 1e-3
 ) -> dict[str, float]:
     from fedast.learn.stacked.convolution import ConvPools
     from fedast.learn.stacked.net import Descent
 
-    copies, points, rate, decay = 2, 3, 0.1, 0.01
+    copies, points, rate = 2, 3, 1e-4 / gradients
+    decay = 1e-3 / rate
     layers = [nn.Conv2d(i, o, size) for i, o in itertools.pairwise(channels)]
     x = torch.randn(copies, points, channels[0], *shape)
     parameters = [
@@ -94,7 +119,7 @@ def convolutions(
     worst = 0.0
     for _ in range(2):
         y = net.forward(x)
-        dy = 1e-3 * torch.randn_like(y)
+        dy = gradients * torch.randn_like(y)
         net.backward(dy, wants_dx=False)
         for copy in range(copies):
             mine = [p[copy].clone().requires_grad_() for p in wanted]
@@ -108,7 +133,56 @@ def convolutions(
                 p[copy] = (value - rate * (gradient + decay * value)).detach()
     moved = torch.cat([(a - b).flatten() for a, b in zip(net.read(), start, strict=True)])
     should = torch.cat([(a - b).flatten() for a, b in zip(wanted, start, strict=True)])
-    return {"forward": worst, "steps": _off(moved, should)}
+    finite = bool(moved.isfinite().all())
+    return {"forward": worst, "steps": _off(moved, should), "finite": finite}
+
+
+def compiled_convolution(pool: bool) -> dict[str, int]:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from fedast.learn.stacked import convolution
+
+    kernel = convolution._convolve
+    fixed = {
+        "HEIGHT": 14, "WIDTH": 14, "OUT_H": 5 if pool else 10, "OUT_W": 5 if pool else 10,
+        "IN": 64, "OUT": 64, "SIZE": 5, "POOL": pool, "BM": 128, "BK": 64, "BN": 64,
+        "PRECISION": "tf32", "LIMIT": True, "LARGE": False,
+    }  # fmt: skip
+    pointers = {"x": "*fp16", "weight": "*fp16", "bias": "*fp32", "y": "*fp16", "place": "*u8"}
+    names = kernel.arg_names
+    source = ASTSource(
+        kernel,
+        {name: {**pointers, "points": "i32"}.get(name, "constexpr") for name in names},
+        {(names.index(name),): value for name, value in fixed.items()},
+        {(names.index(name),): [["tt.divisibility", 16]] for name in pointers},
+    )
+    tile = {name: convolution.CONVOLVE[name] for name in ("num_warps", "num_stages")}
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=tile)
+    text = made.asm["ptx"]
+    return {
+        "matrix": text.count("wgmma.mma_async"),
+        "sixteen": len(re.findall(r"cp\.async\.cg\.shared\.global .*0x10", text)),
+        "single": len(re.findall(r"ld\.global\S*\.b16", text)),
+    }
+
+
+def diverged(precision: Any) -> dict[str, bool]:
+    from fedast.learn.stacked.convolution import ConvPools
+    from fedast.learn.stacked.layers import Flatten, LayeredNet
+    from fedast.learn.stacked.net import Descent, Layout
+
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    convolution = cast("nn.Conv2d", module[0])
+    first = ConvPools([convolution], 1, Descent(0.0, 0.0), precision)
+    net = LayeredNet([first, Flatten()], Layout.of(module))
+    flat = torch.cat([p.detach().flatten() for p in module.parameters()])
+    flat[3] = float("nan")
+    net.load(flat[None])
+    scores = net.scores(torch.randn(1, 2, 1, 6, 6))
+    block = first._blocks[0]
+    return {"nan": bool(scores.isnan().any()), "forgotten": block._x is block._weight}
 
 
 def lstm(precision: Any) -> dict[str, float]:
@@ -116,8 +190,8 @@ def lstm(precision: Any) -> dict[str, float]:
     from fedast.learn.stacked.lstm import CharLSTMNet
     from fedast.learn.stacked.net import Descent
 
-    module = CharLSTM(symbols=20, embedded=8, hidden=40)
-    codes, labels = torch.randint(20, (2, 5, 6)), torch.randint(20, (2, 5))
+    module = CharLSTM(symbols=20, embedded=8, hidden=70)
+    codes, labels = torch.randint(20, (2, 37, 5)), torch.randint(20, (2, 37))
     base = torch.cat([p.detach().flatten() for p in module.parameters()])
     bases = torch.stack([base, 1.5 * base])
 
@@ -145,5 +219,5 @@ def _off(got: torch.Tensor, wanted: torch.Tensor) -> float:
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    answer = {"convolutions": convolutions, "lstm": lstm}[sys.argv[1]]
-    print(json.dumps(answer(*json.loads(sys.argv[2]))))  # type: ignore[operator]
+    answer = globals()[sys.argv[1]](*json.loads(sys.argv[2]))
+    print(json.dumps(answer))

@@ -37,9 +37,6 @@ class Scoring(Protocol):
     def scores(self, inputs: torch.Tensor) -> torch.Tensor: ...
 
 
-_NUMBERS = 1 << 26
-"""Of the inputs at a time, at most: what kernels make of them must have 32-bit addresses."""
-
 MakeReader: TypeAlias = Callable[[Workbench], Reader]
 
 
@@ -69,8 +66,7 @@ class KernelReader:
         self._net.load(flat[None])
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
-        most = max(1, _NUMBERS // inputs[0].numel())
-        return torch.cat([self._net.scores(part[None])[0] for part in torch.split(inputs, most)])
+        return self._net.scores(inputs[None])[0]
 
 
 def reader(bench: Workbench, precision: Precision = "fp32") -> Reader:

@@ -398,7 +398,7 @@ def _sweep(
             panel: Axes = grid[row, column]
             panel.set_title(panel_label, fontsize=10)
             _sweep_panel(panel, chapter, panel_label, of)
-            if not panel.lines:
+            if not panel.lines and not panel.collections:
                 _empty(panel)
                 continue
             panel.set_xlabel(axis.name)

@@ -100,7 +100,7 @@ def _forward(
 def _bounded(x, OPERAND: tl.constexpr):
     """As an operand; what fp16 cannot hold is cut off."""
     if tl.float16 == OPERAND:
-        x = tl.minimum(tl.maximum(x, -65504.0), 65504.0)
+        x = tl.clamp(x, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL)
     return x.to(OPERAND)
 
 

@@ -32,24 +32,30 @@ from fedast.learn.stacked.net import ENLARGED, Descent, Precision
 
 @triton.jit
 def _stored(value, LIMIT: tl.constexpr):
-    """Within what the number format holds."""
+    """Within what the number format holds; what is no number stays none."""
     if LIMIT:
-        value = tl.minimum(tl.maximum(value, -65504.0), 65504.0)
+        value = tl.clamp(value, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL)
     return value
 
 
 @triton.jit
+def _larger(a, b):
+    """Also NaN, so that a model that has diverged is seen to have."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit(do_not_specialize=["points"])
 def _convolve(
-    x, weight, bias, y, place,
-    POINTS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_H: tl.constexpr,
+    x, weight, bias, y, place, points,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_H: tl.constexpr,
     OUT_W: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, SIZE: tl.constexpr,
     POOL: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
-    PRECISION: tl.constexpr, LIMIT: tl.constexpr,
+    PRECISION: tl.constexpr, LIMIT: tl.constexpr, LARGE: tl.constexpr,
 ):  # fmt: skip
     """``OUT_H`` x ``OUT_W`` pixels or, with POOL, windows of four."""
     RUN: tl.constexpr = SIZE * IN
     K: tl.constexpr = SIZE * RUN
-    OUTS: tl.constexpr = POINTS * OUT_H * OUT_W
+    outs = points * OUT_H * OUT_W
     copy = tl.program_id(1).to(tl.int64)
     row = tl.arange(0, BM)
     if POOL:  # rows are numbered so that the matrix unit leaves a window's four in one thread
@@ -61,9 +67,12 @@ def _convolve(
         out = tl.program_id(0) * BM + row
         h = out // OUT_W % OUT_H
         w = out % OUT_W
-    start = ((out // (OUT_H * OUT_W) * HEIGHT + h) * WIDTH + w) * IN
+    b = out // (OUT_H * OUT_W)
+    if LARGE:
+        b = b.to(tl.int64)
+    start = ((b * HEIGHT + h) * WIDTH + w) * IN
     n = tl.arange(0, BN)
-    image = x + copy * (POINTS * HEIGHT * WIDTH * IN)
+    image = x + copy * points * (HEIGHT * WIDTH * IN)
     kernel = weight + copy * (K * OUT)
     total = tl.zeros((BM, BN), dtype=tl.float32)
     for first in range(0, K, BK):
@@ -71,7 +80,7 @@ def _convolve(
         along = k // RUN * (WIDTH * IN) + k % RUN
         a = tl.load(
             image + start[:, None] + along[None, :],
-            mask=(out < OUTS)[:, None] & (k < K)[None, :], other=0.0,
+            mask=(out < outs)[:, None] & (k < K)[None, :], other=0.0,
         )  # fmt: skip
         c = tl.load(
             kernel + n[None, :] * K + k[:, None],
@@ -84,38 +93,39 @@ def _convolve(
         left, right = tl.split(split)
         a0, a2 = tl.split(left)
         a1, a3 = tl.split(right)
-        above, below = tl.maximum(a0, a1), tl.maximum(a2, a3)
-        largest = tl.maximum(above, below)
+        above, below = _larger(a0, a1), _larger(a2, a3)
+        largest = _larger(above, below)
         where = tl.where(below > above, tl.where(a3 > a2, 3, 2), tl.where(a1 > a0, 1, 0))
         where = tl.where(largest > 0.0, where, 4).to(tl.uint8)
         q = tl.program_id(0) * (BM // 4) + tl.arange(0, BM // 4)
-        at = (copy * OUTS + q)[:, None] * OUT + n[None, :]
-        inside = (q < OUTS)[:, None] & (n < OUT)[None, :]
-        largest = _stored(tl.maximum(largest, 0.0), LIMIT).to(y.dtype.element_ty)
+        at = (copy * outs + q)[:, None] * OUT + n[None, :]
+        inside = (q < outs)[:, None] & (n < OUT)[None, :]
+        largest = _stored(_larger(largest, 0.0), LIMIT).to(y.dtype.element_ty)
         tl.store(y + at, tl.reshape(largest, (BM // 4, BN)), mask=inside)
         tl.store(place + at, tl.reshape(where, (BM // 4, BN)), mask=inside)
     else:
-        at = (copy * OUTS + out)[:, None] * OUT + n[None, :]
-        inside = (out < OUTS)[:, None] & (n < OUT)[None, :]
+        at = (copy * outs + out)[:, None] * OUT + n[None, :]
+        inside = (out < outs)[:, None] & (n < OUT)[None, :]
         tl.store(y + at, _stored(total, LIMIT).to(y.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["points"])
 def _spread(
-    dy, place, wide, sums, scale,
-    OUTS: tl.constexpr, OUT_H: tl.constexpr, OUT_W: tl.constexpr, WIDE_H: tl.constexpr,
+    dy, place, wide, sums, scale, points,
+    OUT_H: tl.constexpr, OUT_W: tl.constexpr, WIDE_H: tl.constexpr,
     WIDE_W: tl.constexpr, BORDER: tl.constexpr, OUT: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, LIMIT: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, LIMIT: tl.constexpr, LARGE: tl.constexpr,
 ):  # fmt: skip
     """From pooling windows to their four pixels, inside a border that is zero already.
 
     The sum over each program's windows is noted too: together, the bias's gradient.
     """
     copy = tl.program_id(1).to(tl.int64)
+    outs = points * OUT_H * OUT_W
     q = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.arange(0, BN)
-    inside = (q < OUTS)[:, None] & (n < OUT)[None, :]
-    at = (copy * OUTS + q)[:, None] * OUT + n[None, :]
+    inside = (q < outs)[:, None] & (n < OUT)[None, :]
+    at = (copy * outs + q)[:, None] * OUT + n[None, :]
     came = tl.load(place + at, mask=inside, other=4)
     pooled = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32) * scale
     pooled = tl.where(came < 4, pooled, 0.0)
@@ -124,9 +134,11 @@ def _spread(
         tl.sum(pooled, axis=0), mask=n < OUT,
     )  # fmt: skip
     pooled = _stored(pooled, LIMIT).to(wide.dtype.element_ty)
-    w, h, image = q % OUT_W, q // OUT_W % OUT_H, q // (OUT_W * OUT_H)
-    pixel = (image * WIDE_H + 2 * h + BORDER) * WIDE_W + 2 * w + BORDER
-    to = wide + copy * (OUTS // (OUT_H * OUT_W) * WIDE_H * WIDE_W * OUT)
+    w, h, b = q % OUT_W, q // OUT_W % OUT_H, q // (OUT_W * OUT_H)
+    if LARGE:
+        b = b.to(tl.int64)
+    pixel = (b * WIDE_H + 2 * h + BORDER) * WIDE_W + 2 * w + BORDER
+    to = wide + copy * points * (WIDE_H * WIDE_W * OUT)
     to += pixel[:, None] * OUT + n[None, :]
     for corner in tl.static_range(4):
         tl.store(
@@ -135,13 +147,13 @@ def _spread(
         )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["points", "share_size"])
 def _weights(
-    x, wide, parts,
-    POINTS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_H: tl.constexpr,
+    x, wide, parts, points, share_size,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_H: tl.constexpr,
     OUT_W: tl.constexpr, WIDE_H: tl.constexpr, WIDE_W: tl.constexpr, BORDER: tl.constexpr,
-    IN: tl.constexpr, OUT: tl.constexpr, SIZE: tl.constexpr, SHARE: tl.constexpr,
-    BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
+    IN: tl.constexpr, OUT: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+    BN: tl.constexpr, PRECISION: tl.constexpr, LARGE: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the weights from one share of the pixels; the shares are summed later."""
     RUN: tl.constexpr = SIZE * IN
@@ -150,14 +162,16 @@ def _weights(
     share = tl.program_id(2)
     k = tl.program_id(0) * BK + tl.arange(0, BK)
     n = tl.arange(0, BN)
-    image = x + copy * (POINTS * HEIGHT * WIDTH * IN)
-    gradient = wide + copy * (POINTS * WIDE_H * WIDE_W * OUT)
+    image = x + copy * points * (HEIGHT * WIDTH * IN)
+    gradient = wide + copy * points * (WIDE_H * WIDE_W * OUT)
     along = k // RUN * (WIDTH * IN) + k % RUN
     total = tl.zeros((BK, BN), dtype=tl.float32)
-    for step in range(0, SHARE, BM):
-        m = share * SHARE + step + tl.arange(0, BM)
+    for step in range(0, share_size, BM):
+        m = share * share_size + step + tl.arange(0, BM)
         b, h, w = m // (OUT_H * OUT_W), m // OUT_W % OUT_H, m % OUT_W
-        seen = m < POINTS * OUT_H * OUT_W
+        if LARGE:
+            b = b.to(tl.int64)
+        seen = m < points * OUT_H * OUT_W
         start = ((b * HEIGHT + h) * WIDTH + w) * IN
         a = tl.load(
             image + start[:, None] + along[None, :],
@@ -174,11 +188,11 @@ def _weights(
     tl.store(at, total, mask=(k < K)[:, None] & (n < OUT)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["shares"])
 def _descend(
-    parts, weight, stored, turned, keep, rate,
-    IN: tl.constexpr, OUT: tl.constexpr, SIZE: tl.constexpr, SHARES: tl.constexpr,
-    HALF: tl.constexpr, TURN: tl.constexpr, BLOCK: tl.constexpr,
+    parts, weight, stored, turned, keep, rate, shares,
+    IN: tl.constexpr, OUT: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr,
+    TURN: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One step of the weights, and their copies: in half precision, and turned round."""
     TAPS: tl.constexpr = SIZE * SIZE
@@ -187,10 +201,11 @@ def _descend(
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < COUNT
     gradient = tl.zeros((BLOCK,), dtype=tl.float32)
-    for share in range(SHARES):
-        gradient += tl.load(parts + (copy * SHARES + share) * COUNT + at, mask=inside, other=0.0)
+    for share in range(shares):
+        gradient += tl.load(parts + (copy * shares + share) * COUNT + at, mask=inside, other=0.0)
     value = tl.load(weight + copy * COUNT + at, mask=inside, other=0.0) * keep - gradient * rate
     tl.store(weight + copy * COUNT + at, value, mask=inside)
+    value = _stored(value, LIMIT)
     if HALF:
         tl.store(stored + copy * COUNT + at, value.to(stored.dtype.element_ty), mask=inside)
     if TURN:
@@ -206,6 +221,8 @@ WEIGHTS: dict[str, int] = {"BM": 64, "BK": 128, "num_warps": 4, "num_stages": 3}
 PROGRAMS = 1024
 """To have at a time, at least."""
 
+_LARGEST = torch.finfo(torch.float16).max
+
 _STORED = {
     "fp32": torch.float32,
     "tf32": torch.float32,
@@ -217,6 +234,11 @@ _STORED = {
 def _block(size: int) -> int:
     """The next power of two, at least the 16 that a matrix unit takes."""
     return max(16, int(triton.next_power_of_2(size)))
+
+
+def _large(x: torch.Tensor) -> bool:
+    """Whether a place within one copy does not fit into 32 bits."""
+    return x[0].numel() >= 1 << 31
 
 
 def _filled(channels: int) -> int:
@@ -249,7 +271,7 @@ class _Block:
         self._bias = new((copies, self._out))
         half = self.stored != self._weight.dtype
         self._copy = new(shape, dtype=self.stored) if half else self._weight
-        self._turned = self._copy.permute(0, 4, 2, 3, 1).contiguous()
+        self._turned = new((copies, self._in, *shape[2:4], self._out), dtype=self.stored)
         self._wide: torch.Tensor | None = None
         """The gradient of all pixels; its border is zero and stays so."""
         self._x = self._y = self._place = self._weight
@@ -258,8 +280,9 @@ class _Block:
         outs, ins = self._used
         self._weight[:, :outs, :, :, :ins] = given[0].permute(0, 1, 3, 4, 2)
         self._bias[:, :outs] = given[1]
-        self._copy.copy_(self._weight)
-        self._turned.copy_(self._weight.permute(0, 4, 2, 3, 1).flip(2, 3))
+        bounded = self._weight.clamp(-_LARGEST, _LARGEST) if self._limit else self._weight
+        self._copy.copy_(bounded)
+        self._turned.copy_(bounded.permute(0, 4, 2, 3, 1).flip(2, 3))
 
     def read(self) -> list[torch.Tensor]:
         outs, ins = self._used
@@ -293,9 +316,10 @@ class _Block:
         outs, block = points * pooled_h * pooled_w, 32
         sums = self._bias.new_empty(self._copies, triton.cdiv(outs, block), self._out)
         _spread[(sums.shape[1], self._copies)](
-            dy, self._place, self._wide, sums, self.enlarged if self._last else 1.0,
-            OUTS=outs, OUT_H=pooled_h, OUT_W=pooled_w, WIDE_H=high, WIDE_W=broad, BORDER=border,
+            dy, self._place, self._wide, sums, self.enlarged if self._last else 1.0, points,
+            OUT_H=pooled_h, OUT_W=pooled_w, WIDE_H=high, WIDE_W=broad, BORDER=border,
             OUT=self._out, BM=block, BN=_block(self._out), LIMIT=self._limit,
+            LARGE=_large(self._wide),
         )  # fmt: skip
         dx = dy
         if wants_dx:
@@ -319,10 +343,11 @@ class _Block:
             tile |= {"BK": _block(k), "num_stages": 1}
         rows = (4 if pool else 1) * points * out_h * out_w
         _convolve[(triton.cdiv(rows, tile["BM"]), self._copies)](
-            x, weight, self._bias, y, self._place,
-            POINTS=points, HEIGHT=height, WIDTH=width, OUT_H=out_h, OUT_W=out_w,
+            x, weight, self._bias, y, self._place, points,
+            HEIGHT=height, WIDTH=width, OUT_H=out_h, OUT_W=out_w,
             IN=channels_in, OUT=channels_out, SIZE=self._size, POOL=pool,
-            BN=_block(channels_out), PRECISION=self._precision, LIMIT=self._limit, **tile,
+            BN=_block(channels_out), PRECISION=self._precision, LIMIT=self._limit,
+            LARGE=_large(x), **tile,
         )  # fmt: skip
 
     def _descend(self, wide: torch.Tensor, border: int, *, turn: bool) -> None:
@@ -337,17 +362,18 @@ class _Block:
         shares = triton.cdiv(rows, share)
         parts = self._weight.new_empty(self._copies, shares, *self._weight.shape[1:])
         _weights[(tiles, self._copies, shares)](
-            self._x, wide, parts,
-            POINTS=points, HEIGHT=self._x.shape[2], WIDTH=self._x.shape[3],
+            self._x, wide, parts, points, share,
+            HEIGHT=self._x.shape[2], WIDTH=self._x.shape[3],
             OUT_H=2 * pooled_h, OUT_W=2 * pooled_w, WIDE_H=wide.shape[2], WIDE_W=wide.shape[3],
-            BORDER=border, IN=self._in, OUT=self._out, SIZE=self._size, SHARE=share,
-            BN=_block(self._out), PRECISION=self._precision, **tile,
+            BORDER=border, IN=self._in, OUT=self._out, SIZE=self._size,
+            BN=_block(self._out), PRECISION=self._precision,
+            LARGE=_large(self._x) or _large(wide), **tile,
         )  # fmt: skip
         count = self._weight[0].numel()
         _descend[(triton.cdiv(count, 1024), self._copies)](
-            parts, self._weight, self._copy, self._turned, self._keep, self._rate,
-            IN=self._in, OUT=self._out, SIZE=self._size, SHARES=shares,
-            HALF=self._copy is not self._weight, TURN=turn, BLOCK=1024,
+            parts, self._weight, self._copy, self._turned, self._keep, self._rate, shares,
+            IN=self._in, OUT=self._out, SIZE=self._size, HALF=self._copy is not self._weight,
+            TURN=turn, LIMIT=self._limit, BLOCK=1024,
         )  # fmt: skip
 
 

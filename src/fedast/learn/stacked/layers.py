@@ -263,10 +263,11 @@ class LayeredNet:
     @torch.no_grad()
     def scores(self, inputs: torch.Tensor) -> torch.Tensor:
         """What the copies say about points."""
-        scores = self._forward(inputs)
-        for layer in self._layers:
-            layer.forget()
-        return scores
+        try:
+            return self._forward(inputs)
+        finally:
+            for layer in self._layers:
+                layer.forget()
 
     def _forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self._layers:

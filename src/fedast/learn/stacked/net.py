@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 Precision: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16"]
-"""Of matrix products on a GPU; everything else is in the model's own precision."""
+"""Of matrix products on a GPU and, for fp16 and bf16, of what the kernels for convolutions store
+between layers. The parameters, and everything else, are in the model's own precision."""
 
 ENLARGED = 1024.0
 """By how much gradients are enlarged in fp16, so that they are not too small for it."""
