@@ -69,7 +69,8 @@ def _legend(figure: Figure) -> None:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
     if found:
-        columns = max(1, int(figure.get_figwidth() / 1.8))  # so many fit beside one another
+        widest = 0.6 + 0.075 * max(map(len, found))  # inches, about
+        columns = max(1, int(figure.get_figwidth() / widest))
         figure.legend(
             list(found.values()), list(found), loc="outside lower center", frameon=False,
             ncols=min(len(found), columns),
@@ -190,17 +191,22 @@ def _bar_panel(
     step = 0.8 / count
     tallest = 0.0
     open_bars: list[tuple[float, str]] = []
+
+    def leave_open(x: float, number: int, label: str, why: str) -> None:
+        open_bars.append((x, why))
+        panel.bar(x, 0.0, step * 0.92, color=_colour(number), label=label)  # for the legend
+
     for place, bars in enumerate(groups.values()):
         for number, (label, key, task) in enumerate(bars):
             x = place + (number - (count - 1) / 2) * step
             try:
                 times = list(chapter.times(key, task).values())
             except Missing:
-                open_bars.append((x, "not run"))
+                leave_open(x, number, label, "not run")
                 continue
             known = [time for time in times if time is not None]
             if len(known) < len(times):
-                open_bars.append((x, "not reached"))
+                leave_open(x, number, label, "not reached")
                 continue
             mean = statistics.fmean(known)
             deviation = statistics.stdev(known) if len(known) > 1 else None
@@ -223,6 +229,8 @@ def _bar_panel(
     panel.set_xticks(
         range(len(groups)), list(groups), fontsize=7 if many else 8, rotation=90 if many else 0
     )
+    if list(groups) == [""]:
+        panel.set_xticks([])
     panel.grid(axis="x", visible=False)
 
 
