@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedast.experiments.build import build_tasks
 from fedast.experiments.config import FedASTDynamic, FedASTNoBuffer, RunConfig
 from fedast.experiments.load import ConfigError, apply_setting, load, parse
 from fedast.experiments.resolve import resolve
@@ -129,6 +130,14 @@ def test_defaults_are_filled_in(tmp_path: Path) -> None:
     assert [task.evaluate_every for task in config.tasks] == [4, 4]
     assert config.simulation.availability.cap == 30  # type: ignore[union-attr]
     assert config.tasks[1].options == {"alpha": 0.5, "beta": 0.5, "max_points": 200}
+
+
+def test_weights_begin_as_the_configuration_says(tmp_path: Path) -> None:
+    plain, changed = build_tasks(resolved(tmp_path, BASE, "tasks.1.initialisation='he'"))
+    assert any(bias.any() for name, bias in plain.model().named_parameters() if "bias" in name)
+    assert not any(
+        bias.any() for name, bias in changed.model().named_parameters() if "bias" in name
+    )
 
 
 def test_the_total_follows_the_cap_as_in_the_paper(tmp_path: Path) -> None:

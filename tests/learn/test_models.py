@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedast.learn.initialisation import Initialised, Rule
 from fedast.learn.models import CharLSTM, cifar_cnn, lenet5, perceptron, resnet18
 from fedast.learn.paper_tasks import PAPER, crop_and_flip
 
@@ -46,9 +47,45 @@ def test_initialisation_is_pytorchs_own() -> None:
     assert float(linear.weight.detach().abs().max()) <= 1 / math.sqrt(784)
 
 
-def test_no_relu_on_the_logits() -> None:
+def spread(weight: torch.Tensor, fan_in: int, fan_out: int, rule: Rule) -> float:
+    """The largest weight beside the largest that the rule allows."""
+    bound = math.sqrt(6 / (fan_in + fan_out) if rule == "glorot" else 6 / fan_in)
+    return float(weight.detach().abs().max()) / bound
+
+
+@pytest.mark.parametrize("rule", ["glorot", "he"])
+def test_weights_can_begin_by_another_rule(rule: Rule) -> None:
     torch.manual_seed(0)
-    assert lenet5()(torch.randn(50, 1, 28, 28)).min() < 0
+    net = Initialised(lenet5, rule)()
+    first, second, linear = net[0], net[3], net[6][1]  # type: ignore[index]
+    assert 0.9 < spread(first.weight, 25, 6 * 25, rule) <= 1
+    assert 0.9 < spread(second.weight, 6 * 25, 16 * 25, rule) <= 1
+    assert 0.9 < spread(linear.weight, 256, 120, rule) <= 1
+    assert not any(part.bias.any() for part in (first, second, linear))
+
+    text = Initialised(CharLSTM, rule)()
+    weights = dict(text.named_parameters())
+    for gate in weights["lstm.weight_ih_l0"].chunk(4):
+        assert 0.9 < spread(gate, 8, 100, rule) <= 1
+    assert not weights["lstm.bias_hh_l0"].any()
+    assert float(weights["embedding.weight"].detach().abs().max()) > 2, "as the model made it"
+
+    assert float(Initialised(resnet18, rule)()(torch.randn(2, 3, 32, 32)).detach().std()) > 0
+
+
+def test_a_projected_lstm_has_no_gates_in_its_projection() -> None:
+    torch.manual_seed(0)
+    lstm = Initialised(lambda: nn.LSTM(8, 100, proj_size=20), "glorot")()
+    weights = dict(lstm.named_parameters())
+    assert 0.9 < spread(weights["weight_hr_l0"], 100, 20, "glorot") <= 1
+    assert 0.9 < spread(weights["weight_hh_l0"][:100], 20, 100, "glorot") <= 1
+
+
+def test_a_relu_on_the_logits_only_where_it_is_asked_for() -> None:
+    torch.manual_seed(0)
+    points = torch.randn(50, 1, 28, 28)
+    assert lenet5()(points).min() < 0
+    assert lenet5(relu_on_logits=True)(points).min() == 0
 
 
 def test_the_papers_numbers() -> None:

@@ -62,14 +62,15 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (partial(perceptron, (784, 200, 200, 10)), (1, 28, 28)),
     "logistic": (partial(logistic, 12, 5), (12,)),
     "lenet5": (lenet5, (1, 28, 28)),
+    "lenet5-relu": (partial(lenet5, relu_on_logits=True), (1, 28, 28)),
     "small-cnn": (small_cnn, (1, 8, 8)),
     "cifar-cnn": (cifar_cnn, (3, 32, 32)),
     "resnet18": (resnet18, (3, 32, 32)),
     "own": (Skip, (12,)),
     "lstm": (CharLSTM, ()),
 }
-BY_HAND = {"mlp", "logistic", "lenet5", "small-cnn", "cifar-cnn", "lstm"}
-QUICK = ["mlp", "logistic", "lenet5", "small-cnn", "own", "lstm"]
+BY_HAND = {"mlp", "logistic", "lenet5", "lenet5-relu", "small-cnn", "cifar-cnn", "lstm"}
+QUICK = ["mlp", "logistic", "lenet5", "lenet5-relu", "small-cnn", "own", "lstm"]
 
 
 def make_task(

@@ -236,10 +236,15 @@ def build_tasks(config: cfg.RunConfig) -> list[Task]:
         sketch = outline(task, preset, config.algorithm.synchronous)
         options = None if preset.options is None else options_of(task, preset, sketch.name)
         problem = preset.build(options, config.simulation.clients, config.seed, sketch.name)
+        model = problem.model
+        if task.initialisation != "model":
+            from fedast.learn.initialisation import Initialised
+
+            model = Initialised(model, task.initialisation)
         tasks.append(
             Task(
                 name=sketch.name,
-                model=problem.model,
+                model=model,
                 train=problem.train,
                 test=problem.test,
                 partition=problem.partition,

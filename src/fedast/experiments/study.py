@@ -19,13 +19,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
 from pydantic import Field, ValidationError
 
 from fedast.experiments.config import ALGORITHMS, RunConfig, Section
 from fedast.experiments.load import ConfigError, apply_setting, nearest, parse
 from fedast.experiments.resolve import resolve
+from fedast.learn.presets import PRESETS
 from fedast.report.chapter import Measure
 
 Scale: TypeAlias = Literal["full", "quick"]
@@ -357,6 +358,8 @@ def _make_quick(table: dict[str, Any]) -> None:
         if small is not None:
             task.setdefault("name", use)
             task["use"] = small["use"]
+            known = get_type_hints(PRESETS[small["use"]].options)
+            task["options"] = {k: v for k, v in task.get("options", {}).items() if k in known}
             task.setdefault("target", small[task.pop("level", "main")])
         if "requests" in task:
             task["requests"] = _shrunk(task["requests"])

@@ -23,9 +23,13 @@ def perceptron(sizes: Sequence[int]) -> nn.Module:
     return nn.Sequential(*layers[:-1])
 
 
-def lenet5(classes: int = 10) -> nn.Module:
-    """For 28x28 grey images; ReLU, max pooling, no ReLU on the logits. 44,426 parameters."""
-    return nn.Sequential(
+def lenet5(classes: int = 10, *, relu_on_logits: bool = False) -> nn.Module:
+    """For 28x28 grey images; ReLU, max pooling. 44,426 parameters.
+
+    ``relu_on_logits`` is for comparison with the authors' code: a class whose
+    logit has become negative for all points learns nothing any more.
+    """
+    net = nn.Sequential(
         nn.Conv2d(1, 6, 5),
         nn.ReLU(),
         nn.MaxPool2d(2),
@@ -34,6 +38,7 @@ def lenet5(classes: int = 10) -> nn.Module:
         nn.MaxPool2d(2),
         perceptron((256, 120, 84, classes)),
     )
+    return net.append(nn.ReLU()) if relu_on_logits else net
 
 
 def cifar_cnn(classes: int = 10) -> nn.Module:
