@@ -27,7 +27,7 @@ SMALL = """
 title = "A study of one's own"
 where = "nowhere"
 says = "that it works"
-figures = ["bars", "curves"]
+figures = ["bars", "curves", "dots", "ranking"]
 baseline = "Sync-ST"
 per_run = "mean"
 seeds = 2
@@ -242,11 +242,13 @@ def test_a_study_is_run_once_and_reported(small: Path, tmp_path: Path) -> None:
     page = fedast("report", out, small)
     assert page.exit_code == 0, page.output
     text = (out / "report.html").read_text()
-    assert text.count("<img") == 2
+    assert text.count("<img") == 4
     assert "http" not in text  # it stands alone
     assert f"fedast run {out.as_posix()}/small/2_fedast-s/seed-1.toml" in text
     assert sorted(p.name for p in (out / "figures").iterdir()) == [
-        f"small-{kind}.{suffix}" for kind in ("bars", "curves") for suffix in ("pdf", "png", "svg")
+        f"small-{kind}.{suffix}"
+        for kind in ("bars", "curves", "dots", "ranking")
+        for suffix in ("pdf", "png", "svg")
     ]  # fmt: skip
     (row,) = json.loads(fedast("report", out, small, "--json").output)
     assert row["verdict"] == "not compared"

@@ -175,6 +175,25 @@ def test_the_best_of_a_sweep() -> None:
     assert (worse.ours, worse.verdict) == ("30", "no")
 
 
+def test_the_best_is_found_by_seeds_that_all_have() -> None:
+    axis = Axis("k", "x", ("5", "30"))
+    cells: Cells = {
+        ("5",): [{"a": task(time)} for time in (50.0, 20.0, 20.0)],
+        ("30",): [{"a": task(40.0)}],
+    }
+    found = row(chapter([axis], cells), "best", along="k", paper=5.0)
+    assert (found.ours, found.note) == ("30", "times 5: 50, 30: 40; one seed")
+    other = {("5",): {1: run({"a": task()}, 1)}, ("30",): {2: run({"a": task()}, 2)}}
+    assert row(chapter([axis], cells, runs=other), "best", along="k", paper=5.0).ours == "–"
+
+
+def test_of_many_the_remark_names_two() -> None:
+    axis = Axis("k", "x", tuple(map(str, range(20))))
+    cells: Cells = {(str(k),): [{"a": task(100.0 + k)}] for k in range(20)}
+    found = row(chapter([axis], cells, seeds=1), "best", along="k", paper="7")
+    assert found.note == "times 0: 100, 7: 107 (number 8 of 20); one seed"
+
+
 def test_requests_are_averaged_over_time_until_the_first_task_is_done() -> None:
     moved = task(40.0, requests=((0.0, 10), (5.0, 8), (15.0, 5), (30.0, 99)))
     cells: Cells = {("fast",): [{"a": moved, "b": task(20.0)}] * 3, ("slow",): [{"a": task()}] * 3}

@@ -81,7 +81,7 @@ class Reported(Section):
 
 
 Figure: TypeAlias = Literal[
-    "tasks", "bars", "curves", "losses", "allocation",
+    "tasks", "bars", "dots", "ranking", "curves", "losses", "allocation",
     "sweep-time", "sweep-rounds", "sweep-final",
 ]  # fmt: skip
 

@@ -225,10 +225,7 @@ def _bar_panel(
         panel.text(x, top * 0.02, text, rotation=90, ha="center", va="bottom", fontsize=7,
                    color=_GREY)  # fmt: skip
     panel.set_ylim(0, top)
-    many = len(groups) > 12
-    panel.set_xticks(
-        range(len(groups)), list(groups), fontsize=7 if many else 8, rotation=90 if many else 0
-    )
+    panel.set_xticks(range(len(groups)), list(groups), fontsize=8)
     if list(groups) == [""]:
         panel.set_xticks([])
     panel.grid(axis="x", visible=False)
@@ -255,6 +252,71 @@ def _gain_label(
         f"{round(gain):+d} %", at, xytext=(0, 2), textcoords="offset points", ha="center",
         fontsize=7, color=_colour(number),
     )  # fmt: skip
+
+
+# --- many cells below one another --------------------------------------------------------------
+
+
+def _dots(chapter: Chapter) -> Figure:
+    return _dot_rows(chapter, ranked=False)
+
+
+def _ranking(chapter: Chapter) -> Figure:
+    return _dot_rows(chapter, ranked=True)
+
+
+def _dot_rows(chapter: Chapter, *, ranked: bool) -> Figure:
+    """A row for each cell, a panel for its time and for each task: seeds as dots, their mean a bar.
+
+    ``ranked``: the fastest first, by the seeds that all cells have been run with, which are the
+    only ones shown; otherwise in the order of the study.
+    """
+    rows = [(", ".join(filter(None, key)), key) for key in chapter.places if _runs(chapter, key)]
+    shown: set[int] | None = None
+    if ranked:
+        shown = chapter.common_seeds([key for _, key in rows])
+        rows.sort(key=lambda row: _overall(chapter, row[1], shown))
+    first, *others = chapter.targets.values()
+    columns = [None, *(task for task in first if all(task in other for other in others))]
+    figure = _frame(1, len(columns), 2.7, 0.9 + 0.21 * len(rows))
+    for panel, task in zip(figure.axes, columns, strict=True):
+        whole = "all tasks" if chapter.per_run == "last" else "mean of the tasks"
+        panel.set_title(task or whole, fontsize=10)
+        panel.set_xlabel("simulated time to target")
+        for place, (label, key) in enumerate(rows):
+            times = _times(chapter, key, task, shown)
+            known = [time for time in times if time is not None]
+            colour = _colour(0 if label == chapter.baseline else 1)
+            panel.scatter(known, [place] * len(known), s=14, color=colour, alpha=0.55, linewidths=0)
+            if len(known) == len(times):
+                mean = statistics.fmean(known)
+                panel.plot([mean, mean], [place - 0.36, place + 0.36], color=colour, linewidth=2.2)
+                if label == chapter.baseline:
+                    panel.axvline(mean, color=colour, linewidth=0.8, linestyle=":", zorder=0)
+            else:
+                panel.annotate(  # who misses a target is slow: there is room on the left
+                    f"{len(times) - len(known)} of {len(times)} not reached", (0.03, place),
+                    xycoords=("axes fraction", "data"), va="center", fontsize=7, color=_GREY,
+                )  # fmt: skip
+        panel.set_ylim(len(rows) - 0.4, -0.6)
+        panel.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=8)
+        panel.margins(x=0.12)
+        if panel is not figure.axes[0]:
+            panel.tick_params(labelleft=False)
+    return figure
+
+
+def _times(
+    chapter: Chapter, key: Key, task: str | None, seeds: set[int] | None
+) -> list[float | None]:
+    times = chapter.times(key, task)
+    return [time for seed, time in times.items() if seeds is None or seed in seeds]
+
+
+def _overall(chapter: Chapter, key: Key, seeds: set[int] | None) -> float:
+    times = _times(chapter, key, None, seeds)
+    known = [time for time in times if time is not None]
+    return statistics.fmean(known) if known and len(known) == len(times) else math.inf
 
 
 # --- mean curves ----------------------------------------------------------------------------------
@@ -465,6 +527,8 @@ def _sweep_panel(
 _KINDS: Mapping[str, Callable[[Chapter], Figure]] = {
     "tasks": _tasks,
     "bars": _bars,
+    "dots": _dots,
+    "ranking": _ranking,
     "curves": _curves,
     "losses": _losses,
     "allocation": _allocation,
