@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from fedast.experiments.build import build_tasks
 from fedast.experiments.config import FedASTDynamic, FedASTNoBuffer, RunConfig
 from fedast.experiments.load import ConfigError, apply_setting, load, parse
 from fedast.experiments.resolve import resolve
+from fedast.learn.task import Task
 from fedast.records import toml
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -133,11 +137,23 @@ def test_defaults_are_filled_in(tmp_path: Path) -> None:
 
 
 def test_weights_begin_as_the_configuration_says(tmp_path: Path) -> None:
-    plain, changed = build_tasks(resolved(tmp_path, BASE, "tasks.1.initialisation='he'"))
-    assert any(bias.any() for name, bias in plain.model().named_parameters() if "bias" in name)
-    assert not any(
-        bias.any() for name, bias in changed.model().named_parameters() if "bias" in name
-    )
+    rules = ("tasks.0.initialisation='he'", "tasks.1.initialisation='glorot'")
+    plain = build_tasks(resolved(tmp_path))
+    he, glorot = build_tasks(resolved(tmp_path, BASE, *rules))
+
+    def layer(task: Task) -> nn.Linear:
+        torch.manual_seed(0)
+        return next(part for part in task.model().modules() if isinstance(part, nn.Linear))
+
+    assert all(layer(task).bias.any() for task in plain)
+    assert not layer(he).bias.any()
+    assert not layer(glorot).bias.any()
+    for task, fan in (
+        (he, layer(he).in_features / 2),
+        (glorot, sum(layer(glorot).weight.shape) / 2),
+    ):
+        largest = float(layer(task).weight.detach().abs().max())
+        assert 0.9 < largest / math.sqrt(3 / fan) <= 1
 
 
 def test_the_total_follows_the_cap_as_in_the_paper(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,7 +16,7 @@ from fedast.experiments.config import FedASTDynamic, SyncST
 from fedast.experiments.load import ConfigError, load
 from fedast.experiments.reproduce import carry_out, identity, jobs_of, stored_runs
 from fedast.experiments.resolve import resolve
-from fedast.experiments.study import find_studies, load_study, merge, studies
+from fedast.experiments.study import Scale, find_studies, load_study, merge, studies
 from fedast.records.compact import POINTS, read, thinned, write
 from fedast.records.run import UnusableFolder
 from fedast.records.tally import Point
@@ -194,6 +195,17 @@ def test_unknown_names_and_labels_are_said(small: Path, tmp_path: Path) -> None:
 
 
 # --- running ------------------------------------------------------------------------------------
+
+
+def test_small_tasks_do_not_get_the_options_of_the_papers() -> None:
+    study = studies()["decisions"]
+    cell = next(cell for cell in study.cells() if "ReLU" in cell.key[0])
+
+    def options(scale: Scale) -> dict[str, Any]:
+        return next(t for t in cell.config(1, scale).tasks if t.name == "fashion-mnist").options
+
+    assert options("full")["relu_on_logits"] is True
+    assert "relu_on_logits" not in options("quick")
 
 
 def test_a_study_is_run_once_and_reported(small: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from fedast.records.compact import CompactRun, TaskRecord
 from fedast.records.run import TaskResult
 from fedast.records.tally import Point
 from fedast.report.chapter import Axis, Chapter, Claim, Key, Row
+from fedast.report.study_figures import figures_of
 
 Cells: TypeAlias = dict[Key, list[dict[str, TaskRecord]]]
 
@@ -192,6 +193,45 @@ def test_of_many_the_remark_names_two() -> None:
     cells: Cells = {(str(k),): [{"a": task(100.0 + k)}] for k in range(20)}
     found = row(chapter([axis], cells, seeds=1), "best", along="k", paper="7")
     assert found.note == "times 0: 100, 7: 107 (number 8 of 20); one seed"
+    assert row(chapter([axis], cells, seeds=1), "best", along="k", paper="0").note == "times 0: 100"
+    lost: Cells = {**cells, ("7",): [{"a": task(None)}]}
+    found = row(chapter([axis], lost, seeds=1), "best", along="k", paper="7")
+    assert found.note == "times 0: 100; 7 did not get there"
+
+
+def test_a_row_counts_the_seeds_that_were_compared() -> None:
+    axis = Axis("k", "x", ("5", "30"))
+    cells: Cells = {("5",): [{"a": task()}], ("30",): [{"a": task()}]}
+    runs = {
+        (label,): {seed: run({"a": task()}, seed) for seed in seeds}
+        for label, seeds in (("5", (1, 2)), ("30", (2, 3)))
+    }
+    found = row(chapter([axis], cells, runs=runs, seeds=2), "best", along="k", paper=5.0)
+    assert (found.seeds, found.verdict) == (1, "partly run")
+
+
+@pytest.mark.parametrize("seeds", [((1, 2), (1, 2)), ((1,), (2,)), ((1, 2), ())])
+def test_many_cells_below_one_another(seeds: Sequence[Sequence[int]]) -> None:
+    """Whatever has been run, also with no seed in common; the baseline stands out."""
+    cells: Cells = {("fast",): [{"a": task()}], ("slow",): [{"a": task()}]}
+    runs = {
+        key: {seed: run({"a": task(time + seed)}, seed) for seed in each}
+        for (key, time), each in zip({("fast",): 9.0, ("slow",): 5.0}.items(), seeds, strict=True)
+    }
+    found = chapter([SERIES], cells, runs=runs, figures=("dots", "ranking"))
+    for kind, figure in figures_of(found).items():
+        shown = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        there = [label for (label,) in runs if runs[(label,)]]
+        assert shown == (sorted(there, reverse=True) if kind == "ranking" else there)
+        lines = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
+        assert len(lines) == ("slow" in there)
+
+
+def test_a_cell_that_missed_its_target_says_so() -> None:
+    cells: Cells = {("fast",): [{"a": task()}, {"a": task(None)}], ("slow",): [{"a": task()}] * 2}
+    found = chapter([SERIES], cells, figures=("dots",))
+    texts = [text.get_text() for text in figures_of(found)["dots"].axes[0].texts]
+    assert texts == ["1 of 2 not reached"]
 
 
 def test_requests_are_averaged_over_time_until_the_first_task_is_done() -> None:

@@ -406,8 +406,8 @@ class TaskConfig(TrainingOverrides):
     options: dict[str, Any] = {}
     """The options of that task."""
     initialisation: Literal["model", "glorot", "he"] = "model"
-    """How the weights begin: as the model makes them (the paper's: PyTorch's defaults), or by
-    Glorot's or He's rule with biases of nought."""
+    """How the weights begin: as the model makes them (those of fedast: as PyTorch does by default),
+    or by Glorot's or He's rule with biases of nought."""
     sync: TrainingOverrides | None = None
     """Training settings that hold with synchronous algorithms only."""
     size: float | None = Field(None, gt=0)

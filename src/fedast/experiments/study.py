@@ -7,7 +7,7 @@ alike), ``each`` (a table for every task) and ``task`` (tables by the name of a 
 
 ``quick`` is a scale, not another study: every number of clients or requests times ``SHRINK``,
 every time limit times ``HASTE``, and small tasks with data that needs no download in place of the
-paper's. It shows that a study runs, and nothing about the paper.
+paper's, with their own options. It shows that a study runs, and nothing about the paper.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationError
 
 from fedast.experiments.config import ALGORITHMS, RunConfig, Section
 from fedast.experiments.load import ConfigError, apply_setting, nearest, parse
 from fedast.experiments.resolve import resolve
-from fedast.learn.presets import PRESETS
 from fedast.report.chapter import Measure
 
 Scale: TypeAlias = Literal["full", "quick"]
@@ -101,7 +100,7 @@ class StudyConfig(Section):
     axes: tuple[AxisConfig, ...] = Field(min_length=1)
     figures: tuple[Figure, ...] = ()
     baseline: str = ""
-    """The series that gains are measured against."""
+    """The label (of a series) that gains are measured against, or that figures pick out."""
     per_run: Literal["last", "mean"] = "last"
     """A run's time: when its last task is done, or the mean over its tasks."""
     final_at: dict[str, Annotated[float, Field(strict=False)]] = Field(default_factory=dict)
@@ -358,8 +357,7 @@ def _make_quick(table: dict[str, Any]) -> None:
         if small is not None:
             task.setdefault("name", use)
             task["use"] = small["use"]
-            known = get_type_hints(PRESETS[small["use"]].options)
-            task["options"] = {k: v for k, v in task.get("options", {}).items() if k in known}
+            task.pop("options", None)
             task.setdefault("target", small[task.pop("level", "main")])
         if "requests" in task:
             task["requests"] = _shrunk(task["requests"])

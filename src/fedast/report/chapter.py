@@ -235,7 +235,9 @@ class Chapter:
         except Unreached as short:
             finding = Finding(str(short), False, short.cells)
         runs = tuple(self.places[key] for key in finding.cells if key in self.places)
-        seeds = min((len(self.runs.get(key, {})) for key in finding.cells), default=0)
+        seeds = finding.seeds
+        if seeds is None:
+            seeds = min((len(self.runs.get(key, {})) for key in finding.cells), default=0)
         verdict: Verdict = "yes" if finding.holds else "no"
         if seeds < self.seeds and not finding.settled:
             verdict = "partly run"
@@ -255,6 +257,8 @@ class Finding:
     note: str = ""
     settled: bool = False
     """Whether runs that are missing could not change it."""
+    seeds: int | None = None
+    """Those that it was computed from; None: all that every cell has."""
 
 
 def _number(claim: Claim) -> str:
@@ -433,23 +437,28 @@ def _best(chapter: Chapter, claim: Claim) -> Finding:
     means = {label: statistics.fmean(known) for label, known in times.items()}
     best = min(means, key=lambda label: means[label])
     theirs = _number(claim)
-    text = ", ".join(f"{label}: {mean:.0f}" for label, mean in means.items())
-    if len(means) > _MANY and theirs in means:
-        place = 1 + sum(mean < means[theirs] for mean in means.values())
-        text = f"{best}: {means[best]:.0f}, {theirs}: {means[theirs]:.0f}"
-        text += f" (number {place} of {len(means)})"
-    if theirs == best:
-        return Finding(best, True, tuple(cells), f"times {text}")
+    note, close = f"times {_listed(means, best, theirs)}", theirs == best
     if theirs not in means:
-        return Finding(best, False, tuple(cells), f"times {text}; {theirs} did not get there")
-    a, b = times[theirs], times[best]
-    if len(a) < 2 or len(b) < 2:
-        return Finding(best, False, tuple(cells), f"times {text}; one seed")
-    error = math.sqrt(statistics.variance(a) / len(a) + statistics.variance(b) / len(b))
-    noise = quantile(len(a) + len(b) - 2) * error
-    close = means[theirs] - means[best] <= noise
-    note = f"times {text}; seeds explain ±{noise:.0f}"
-    return Finding(best, close, tuple(cells), note)
+        note += f"; {theirs} did not get there"
+    elif theirs != best and len(seeds) < 2:
+        note += "; one seed"
+    elif theirs != best:
+        variances = [statistics.variance(times[label]) for label in (theirs, best)]
+        noise = quantile(2 * len(seeds) - 2) * math.sqrt(sum(variances) / len(seeds))
+        close = means[theirs] - means[best] <= noise
+        note += f"; seeds explain ±{noise:.0f}"
+    return Finding(best, close, tuple(cells), note, seeds=len(seeds))
+
+
+def _listed(means: Mapping[str, float], best: str, theirs: str) -> str:
+    """All times; of many only the best and the paper's."""
+    if len(means) <= _MANY:
+        return ", ".join(f"{label}: {mean:.0f}" for label, mean in means.items())
+    text = f"{best}: {means[best]:.0f}"
+    if theirs in means and theirs != best:
+        place = 1 + sum(mean < means[theirs] for mean in means.values())
+        text += f", {theirs}: {means[theirs]:.0f} (number {place} of {len(means)})"
+    return text
 
 
 def _fewer(chapter: Chapter, claim: Claim) -> Finding:

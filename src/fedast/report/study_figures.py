@@ -225,7 +225,10 @@ def _bar_panel(
         panel.text(x, top * 0.02, text, rotation=90, ha="center", va="bottom", fontsize=7,
                    color=_GREY)  # fmt: skip
     panel.set_ylim(0, top)
-    panel.set_xticks(range(len(groups)), list(groups), fontsize=8)
+    many = len(groups) > 12
+    panel.set_xticks(
+        range(len(groups)), list(groups), fontsize=7 if many else 8, rotation=90 if many else 0
+    )
     if list(groups) == [""]:
         panel.set_xticks([])
     panel.grid(axis="x", visible=False)
@@ -269,12 +272,12 @@ def _dot_rows(chapter: Chapter, *, ranked: bool) -> Figure:
     """A row for each cell, a panel for its time and for each task: seeds as dots, their mean a bar.
 
     ``ranked``: the fastest first, by the seeds that all cells have been run with, which are the
-    only ones shown; otherwise in the order of the study.
+    only ones shown (if there are any); otherwise in the order of the study.
     """
     rows = [(", ".join(filter(None, key)), key) for key in chapter.places if _runs(chapter, key)]
     shown: set[int] | None = None
     if ranked:
-        shown = chapter.common_seeds([key for _, key in rows])
+        shown = chapter.common_seeds([key for _, key in rows]) or None
         rows.sort(key=lambda row: _overall(chapter, row[1], shown))
     first, *others = chapter.targets.values()
     columns = [None, *(task for task in first if all(task in other for other in others))]
@@ -283,15 +286,15 @@ def _dot_rows(chapter: Chapter, *, ranked: bool) -> Figure:
         whole = "all tasks" if chapter.per_run == "last" else "mean of the tasks"
         panel.set_title(task or whole, fontsize=10)
         panel.set_xlabel("simulated time to target")
-        for place, (label, key) in enumerate(rows):
+        for place, (_, key) in enumerate(rows):
             times = _times(chapter, key, task, shown)
             known = [time for time in times if time is not None]
-            colour = _colour(0 if label == chapter.baseline else 1)
+            colour = _colour(0 if chapter.baseline in key else 1)
             panel.scatter(known, [place] * len(known), s=14, color=colour, alpha=0.55, linewidths=0)
             if len(known) == len(times):
                 mean = statistics.fmean(known)
                 panel.plot([mean, mean], [place - 0.36, place + 0.36], color=colour, linewidth=2.2)
-                if label == chapter.baseline:
+                if chapter.baseline in key:
                     panel.axvline(mean, color=colour, linewidth=0.8, linestyle=":", zorder=0)
             else:
                 panel.annotate(  # who misses a target is slow: there is room on the left
