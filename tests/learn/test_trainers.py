@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -33,9 +34,9 @@ from fedast.learn.points import Arrays, Windows
 from fedast.learn.reading import KernelReader, ModuleReader, reader
 from fedast.learn.stacked.choose import choose, tolerance
 from fedast.learn.stacked.general import GeneralNet
-from fedast.learn.stacked.layers import LayeredNet
+from fedast.learn.stacked.layers import LayeredNet, layered
 from fedast.learn.stacked.lstm import CharLSTMNet
-from fedast.learn.stacked.net import Precision, Unstackable
+from fedast.learn.stacked.net import Descent, Precision, Unstackable
 from fedast.learn.task import Task, Training
 from fedast.learn.trainer import Job, SerialTrainer, Workbench
 
@@ -186,6 +187,18 @@ def test_which_nets_are_by_hand(name: str) -> None:
     by_hand = isinstance(net, LayeredNet | CharLSTMNet)
     assert by_hand is (name in BY_HAND)
     assert by_hand or isinstance(net, GeneralNet)
+
+
+def test_a_net_by_hand_that_does_not_agree_with_autograd_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def wrong(module: nn.Module, copies: int, descent: Descent, *rest: Precision) -> LayeredNet:
+        return layered(module, copies, replace(descent, rate=1.5 * descent.rate), *rest)
+
+    monkeypatch.setattr("fedast.learn.stacked.choose.layered", wrong)
+    bench = Workbench.build(make_task("mlp", torch.float64), 3, CPU)
+    assert isinstance(choose(bench)(2), GeneralNet)
+    assert "trained the general way" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet5", "lstm"])

@@ -40,6 +40,12 @@ def choose(bench: Workbench, precision: Precision = "fp32", *, by_hand: bool = T
         hand = _by_hand(module, descent, precision)
         if hand is not None and _arrives(hand, bench, precision):
             return hand
+        if hand is not None:
+            _log.warning(
+                "task %r: its model's own kernels do not agree with autograd here; it is trained "
+                "the general way, which takes longer",
+                bench.task.name,
+            )
     used = _used(bench)
 
     def general(copies: int) -> Net:
