@@ -8,6 +8,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,40 @@ def test_somebody_elses_request_and_made_up_ones_change_nothing(tmp_path: Path) 
     diary = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
     assert diary.count('"e":"superseded"') >= 2
     assert '"e":"strike"' not in diary
+
+
+def test_an_idle_clients_queue_is_made_anew_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one that takes long to make would be made for ever."""
+    config = two_tasks(tmp_path, clients=2)  # redeliver_after is 2
+    hub, now = Hub(), [0.0]
+    again: list[float] = []
+
+    async def noted(_server: MemoryServer, client: int) -> None:
+        if client == 0:
+            again.append(now[0])
+
+    monkeypatch.setattr(MemoryServer, "hand_out_again", noted)
+
+    async def body() -> None:
+        federation = Federation(config, MemoryServer(hub), tmp_path / "run", clock=lambda: now[0])
+        running = asyncio.create_task(federation.run())
+        tasks = ("digits-mlp", "second")
+        while now[0] < 90 and not running.done():
+            for client in (0, 1):  # there, but nothing comes through to them
+                hello = wire.Hello(client, "test", tasks, idle=True)
+                await MemoryClient(hub, client).hello(wire.encode(hello))
+            await asyncio.sleep(0.01)
+            now[0] += 0.5
+        federation.server.stop()
+        await running
+
+    asyncio.run(body())
+    gaps = [later - sooner for sooner, later in pairwise(again)]
+    assert len(gaps) >= 4
+    for gap, patience in zip(gaps, (4, 8, 16, 16), strict=False):
+        assert patience < gap < patience + 3
 
 
 def test_a_client_that_goes_silent_frees_its_requests(tmp_path: Path) -> None:

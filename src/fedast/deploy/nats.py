@@ -60,6 +60,9 @@ _LEAST_ROOM = 64 * 2**20
 they may pile up to two for each client, then clients wait. So nobody can fill the disk."""
 _LOOKED_FOR = (0.1, 0.3, 1.0)
 """Waits before a model counts as gone: a node of a cluster may not have it yet."""
+_ELECTION, _SOON = 10.0, 2.0
+"""Seconds that a new consumer may take (where a node of a cluster is lost, the others may first
+have to elect who leads it), and for how long everything else waits for one."""
 
 
 def request_subject(client: ClientId, name: str) -> str:
@@ -122,6 +125,8 @@ class NatsServer:
         """They do not wait behind uploads."""
         self._ready: set[ClientId] = set()
         """Clients that have a queue."""
+        self._making: dict[ClientId, asyncio.Task[None]] = {}
+        """Queues that are being made: one that takes long is not begun again meanwhile."""
         self._tasks: list[asyncio.Task[None]] = []
         self._clock = asyncio.get_running_loop().time
         self._tidied = 0.0
@@ -196,10 +201,20 @@ class NatsServer:
             ack_policy=AckPolicy.EXPLICIT,
             max_ack_pending=1,
             ack_wait=self._patience,
+            timeout=_ELECTION,
         )
         self._ready.add(client)
 
-    async def _make_ready(self, client: ClientId) -> None:
+    async def _make_ready(self, client: ClientId, *, anew: bool = False) -> None:
+        task = self._making.get(client)
+        if task is None or task.done():
+            task = self._making[client] = asyncio.create_task(self._make_queue(client, anew))
+        await asyncio.wait({task}, timeout=_SOON)
+
+    async def _make_queue(self, client: ClientId, anew: bool) -> None:
+        if anew:
+            with suppress(*TROUBLE):
+                await self._js.delete_consumer(REQUESTS, consumer(client))
         try:
             await self._add_consumer(client)
         except TROUBLE as error:  # its next greeting is another chance
@@ -243,6 +258,7 @@ class NatsServer:
                         deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
                         opt_start_seq=self._read + 1,
                     ),
+                    timeout=_ELECTION,
                 )
                 subscription = await self._js.pull_subscribe_bind("server", stream=UPDATES)
                 await self._read_from(subscription)
@@ -312,10 +328,9 @@ class NatsServer:
 
     async def hand_out_again(self, client: ClientId) -> None:
         # NATS waits for its own clock, which may have been set back by hours. A consumer that is
-        # made anew has handed out nothing yet.
-        with suppress(*TROUBLE):
-            await self._js.delete_consumer(REQUESTS, consumer(client))
-        await self._make_ready(client)  # if that fails, it stays idle, and this is tried again
+        # made anew has handed out nothing yet. If that fails, the client stays idle, and this is
+        # tried again.
+        await self._make_ready(client, anew=True)
 
     async def _purge(self, stream: str, subject: str) -> None:
         with suppress(*TROUBLE):  # what stays is found to be of no use later on
@@ -381,7 +396,7 @@ class NatsServer:
             await self._connection.publish(order.reply, data)
 
     async def close(self) -> None:
-        for task in self._tasks:
+        for task in (*self._tasks, *self._making.values()):
             task.cancel()
         await close(self._connection)
 

@@ -55,6 +55,8 @@ log = logging.getLogger("fedast.server")
 Entry = dict[str, Any]
 _FAILURES = 10
 """Trainings in a row that a client may fail in."""
+_DOUBLED = 3
+"""So often the patience with an idle client is doubled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +129,9 @@ class FederationServer:
         self._seen: dict[ClientId, float] = {}
         self._heard: dict[ClientId, float] = {}
         """When a client last answered, or was first given something to do."""
-        self._reminded: dict[ClientId, float] = {}
-        """When a client that was idle was last handed its requests again."""
+        self._reminded: dict[ClientId, tuple[float, int]] = {}
+        """When a client that was idle was last handed its requests again, and how often by then
+        without an answer."""
         self._polls = Polls(seed, options.evaluators, options.lease)
         self._strikes: dict[ClientId, int] = {}
         self._failures: dict[ClientId, int] = {}
@@ -484,6 +487,7 @@ class FederationServer:
             await self._invalid(client, request, place, str(error))
             return
         self._heard[client] = self._seen[client] = self.now
+        self._reminded.pop(client, None)
         if update.vector is None and update.failed is not None:
             log.warning("client %d could not train request %d: %s", client, request, update.failed)
             await self._happen({"e": "lost", "r": request, "invalid": False, "place": place})
@@ -562,12 +566,17 @@ class FederationServer:
             await self._happen({"e": "leave", "c": client})
 
     async def _remind(self, client: ClientId) -> None:
-        """It is idle: if requests have been waiting for it, something is wrong with its queue."""
-        since = max(self._heard.get(client, self.now), self._reminded.get(client, 0.0))
+        """It is idle: if requests have been waiting for it, something is wrong with its queue.
+
+        Each time in vain doubles the patience: a queue that is made anew all the time would never
+        be there, if what is wrong is that it takes long to make one.
+        """
+        last, times = self._reminded.get(client, (0.0, 0))
+        since = max(self._heard.get(client, self.now), last)
         waiting = any(send.client == client for send in self._driver.open.values())
-        if waiting and self.now - since > self._options.redeliver_after:
+        if waiting and self.now - since > self._options.redeliver_after * 2 ** min(times, _DOUBLED):
             log.warning("client %d is idle though requests wait for it: handed out again", client)
-            self._reminded[client] = self.now
+            self._reminded[client] = self.now, times + 1
             await self._transport.hand_out_again(client)
 
     async def _ordered(self, order: Ordered) -> None:
