@@ -24,7 +24,6 @@ from fedast.algorithms.sync_bayes_st import (
 from fedast.algorithms.sync_ucb_st import UpperConfidenceBounds
 from fedast.core.protocol import (
     Aggregate,
-    Dispatch,
     Evaluated,
     Event,
     Started,
@@ -173,17 +172,31 @@ def test_fedbuff_with_uniform_selection_is_static_fedast_with_one_task() -> None
     assert trace(ours) == trace(theirs)
 
 
-def test_fedbuff_asks_idle_clients_only() -> None:
-    spec = TaskSpec("a", active_requests=6, buffer_size=2)
-    books = Books(fedbuff([spec], ScriptedPool(20), Stream.of(1)))
+@pytest.mark.parametrize(("clients", "requests", "cap"), [(20, 6, None), (9, 9, None), (40, 9, 9)])
+def test_fedbuff_asks_idle_clients_only(clients: int, requests: int, cap: int | None) -> None:
+    """From the first send on, also where every client that may be active is."""
+    spec = TaskSpec("a", active_requests=requests, buffer_size=2)
+    books = Books(fedbuff([spec], ScriptedPool(clients, cap), Stream.of(1)))
+
+    def one_request_each() -> None:
+        busy = [dispatch.client for dispatch in books.in_flight.values()]
+        assert len(busy) == len(set(busy)) == requests
+
     books.feed(Started())
+    one_request_each()
     for _ in range(100):
-        for command in books.feed(UpdateArrived(books.arrive_order()[0], 1.0)):
-            if isinstance(command, Dispatch):
-                others = [
-                    d.client for d in books.in_flight.values() if d.request != command.request
-                ]
-                assert command.client not in others
+        books.feed(UpdateArrived(books.arrive_order()[0], 1.0))
+        one_request_each()
+
+
+def test_fedbuff_sends_no_more_requests_than_clients_may_be_active() -> None:
+    spec = TaskSpec("a", active_requests=12, buffer_size=2)
+    for pool in (ScriptedPool(40, cap=9), ScriptedPool(9)):
+        books = Books(fedbuff([spec], pool, Stream.of(1)))
+        books.feed(Started())
+        assert len(books.in_flight) == 9
+        books.feed(UpdateArrived(books.arrive_order()[0], 1.0))
+        assert len({dispatch.client for dispatch in books.in_flight.values()}) == 9
 
 
 def test_no_buffer_is_fedast_with_a_buffer_of_one() -> None:

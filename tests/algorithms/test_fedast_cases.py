@@ -6,8 +6,10 @@ import math
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fedast.algorithms.fedast import FedAST
+from fedast.algorithms.fedast import RATIO_LIMIT, FedAST, buffer_size_for
 from fedast.algorithms.weighting import WEIGHTINGS
 from fedast.core.protocol import (
     Aggregate,
@@ -246,6 +248,67 @@ def test_realloc_by_hand(
     realloc = reallocated(weighting, variances)
     assert realloc.targets == targets
     assert realloc.buffers == buffers
+
+
+@pytest.mark.parametrize(
+    ("requests", "ratio", "size"),
+    [
+        (96, 32.0, 3),
+        (33, 32.0, 1),
+        (37, 32.0, 1),  # 37 per place is the paper's limit, not above it
+        (38, 32.0, 2),  # the nearest is 1, which would be 38 per place
+        (47, 32.0, 2),
+        (78, 32.0, 3),  # 39 with 2 places
+        (50, 40.0, 1),  # the task started above the limit
+        (5, 32.0, 1),
+    ],
+)
+def test_buffer_sizes_by_hand(requests: int, ratio: float, size: int) -> None:
+    assert buffer_size_for(requests, ratio) == size
+    assert buffer_size_for(requests, ratio, minimum=3) == max(size, 3)
+
+
+@given(requests=st.integers(1, 2000), start=st.integers(1, 400), places=st.integers(1, 20))
+def test_the_ratio_stays_below_the_limit_if_it_started_there(
+    requests: int, start: int, places: int
+) -> None:
+    ratio = start / places
+    size = buffer_size_for(requests, ratio)
+    if ratio <= RATIO_LIMIT:
+        assert requests / size <= RATIO_LIMIT
+    nearest = max(1, round(requests / ratio))
+    assert size == nearest or (size == nearest + 1 and requests / nearest > RATIO_LIMIT)
+
+
+def test_realloc_respects_a_tasks_minimum_buffer() -> None:
+    """Task b would get R = 12 of 48, so a buffer of 2; a median of two is a mean."""
+    specs = [
+        TaskSpec("a", active_requests=24, buffer_size=3),
+        TaskSpec("b", active_requests=24, buffer_size=3, min_buffer_size=3),
+    ]
+    _, books = start(*specs, dynamic=True, variance_window=2, period=0.5)
+    for number in range(48):
+        arrive(books, "ab"[number % 2])
+    realloc = books.feed(VariancesMeasured({"a": 9.0, "b": 1.0}))[0]
+    assert isinstance(realloc, Reallocate)
+    assert (realloc.targets, realloc.buffers) == ({"a": 36, "b": 12}, {"a": 4, "b": 3})
+
+
+def test_a_task_keeps_enough_requests_for_its_minimum_buffer() -> None:
+    """R/b is 1 here, so Realloc could leave task b a single request."""
+    specs = [
+        TaskSpec("a", active_requests=4, buffer_size=4),
+        TaskSpec("b", active_requests=4, buffer_size=4, min_buffer_size=3),
+    ]
+    _, books = start(*specs, dynamic=True, variance_window=1, period=0.125)
+    arrive(books, "b")
+    assert isinstance(arrive(books, "a")[-1], MeasureVariances)
+    realloc = books.feed(VariancesMeasured({"a": 1e6, "b": 1.0}))[0]
+    assert isinstance(realloc, Reallocate)
+    assert realloc.targets == {"a": 5, "b": 3}
+    (joined, *_) = books.feed(TaskAdded(TaskSpec("c", active_requests=3)))
+    assert isinstance(joined, Reallocate)
+    assert joined.targets["b"] == joined.buffers["b"] == 3
 
 
 def test_realloc_comes_before_the_buffer_is_judged() -> None:

@@ -47,7 +47,11 @@ class FedASTMachine(RuleBasedStateMachine):
 
     @initialize(
         seed=st.integers(0, 2**32),
-        sizes=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 4)), min_size=1, max_size=4),
+        sizes=st.lists(
+            st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3)),
+            min_size=1,
+            max_size=4,
+        ),
         cap=st.one_of(st.none(), st.integers(1, 10)),
         max_staleness=st.one_of(st.none(), st.integers(0, 3)),
         max_rounds=st.one_of(st.none(), st.integers(1, 5)),
@@ -56,7 +60,7 @@ class FedASTMachine(RuleBasedStateMachine):
     def begin(
         self,
         seed: int,
-        sizes: list[tuple[int, int]],
+        sizes: list[tuple[int, int, int]],
         cap: int | None,
         max_staleness: int | None,
         max_rounds: int | None,
@@ -67,12 +71,14 @@ class FedASTMachine(RuleBasedStateMachine):
                 name=f"t{i}",
                 active_requests=max(r, b),
                 buffer_size=b,
+                min_buffer_size=min(b, least),
                 target=0.9,
                 max_rounds=max_rounds,
                 evaluate_every=2,
             )
-            for i, (r, b) in enumerate(sizes)
+            for i, (r, b, least) in enumerate(sizes)
         ]
+        self.least = {spec.name: spec.min_buffer_size if self.buffered else 1 for spec in specs}
         self.pool = ScriptedPool(20, cap)
         self.algorithm = FedAST(
             specs,
@@ -106,7 +112,9 @@ class FedASTMachine(RuleBasedStateMachine):
             if isinstance(command, Reallocate):
                 assert sum(command.targets.values()) == self.total
                 assert all(r >= 1 for r in command.targets.values())
-                assert all(1 <= command.buffers[n] <= max(1, r) for n, r in command.targets.items())
+                for name, r in command.targets.items():
+                    least = self.least.get(name, 1)
+                    assert least <= command.buffers[name] <= max(least, r)
         return commands
 
     def pick(self, data: st.DataObject) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedast.algorithms.theory import (
+    Moving,
     Problem,
     Setting,
     conditions,
@@ -37,6 +38,28 @@ def test_error_terms() -> None:
     assert found.averaging == pytest.approx((0.0025 + 0.0016) * 3.0)
     # 4 * 0.25 * 0.0001 * 4 * 16 / 16 (1 + 4 * 16 * 0.5)
     assert found.asynchrony == pytest.approx(0.0004 * 33.0)
+
+
+def test_option_d_has_conditions_of_its_own() -> None:
+    """kappa^1.5 = (8 / 2)^1.5 = 8; 24 tau sqrt(tau b) = 384; 16 tau sqrt(tau R gamma) = 1536."""
+    moving = Moving(min_buffer=2, max_buffer=8, max_requests=32)
+    found = conditions(SETTING, Problem(smoothness=2.0), moving)
+    assert found.server_limit == pytest.approx(4.0 / 8)
+    assert found.client_limit == pytest.approx(1 / (2 * 8 * 1536))
+    assert found.smoothness_limit == pytest.approx(1 / (0.01 * 8 * 1536))
+    fresh = Setting(**{**vars(SETTING), "staleness": 0.0})
+    assert conditions(fresh, Problem(), moving).client_limit == pytest.approx(1 / (8 * 384))
+
+
+def test_option_d_has_terms_of_its_own() -> None:
+    problem = Problem(smoothness=2.0, gap=3.0, local_variance=1.0, heterogeneity=0.5)
+    moving = Moving(min_buffer=2, max_buffer=8, max_requests=32)
+    found = error_terms(SETTING, problem, rounds=100, moving=moving)
+    assert found.optimisation == pytest.approx(4 * 3.0 / (100 * 0.01 * 0.5 * 4))
+    # (64 * 2 * 0.01 * 0.5 / 2 + 16 * 4 * 0.0001 * 4) (1 + 4 * 0.5)
+    assert found.averaging == pytest.approx((0.32 + 0.0256) * 3.0)
+    # 16 * 4 * 0.25 * 0.0001 * 4 * 32 / 4 (1 + 4 * 32 * 0.5)
+    assert found.asynchrony == pytest.approx(0.0512 * 65.0)
 
 
 def test_corollary() -> None:

@@ -16,11 +16,13 @@ from torch import nn
 from fedast import (
     Allocation,
     Always,
+    Combining,
     Constant,
     FedASTDynamic,
     FedASTNoBuffer,
     FedASTStatic,
     Goal,
+    ServerSide,
     Simulation,
     SpeedGroups,
     SyncST,
@@ -261,6 +263,53 @@ OPTIONS = [
 
 def all_to_the_last(_variance: float, task: TaskSpec) -> float:
     return float(task.name == "synthetic")
+
+
+def test_a_median_always_has_three_updates(tmp_path: Path) -> None:
+    """Realloc takes requests away from the task whose updates are combined by their median, one
+    client of which is hostile: its updates never move the model far."""
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(120, 3)).astype(np.float32))
+    y = (x.sum(1) > 0).long()
+    hostile = x.clone()
+    hostile[:2] *= 1e6
+    parts = [np.arange(2 * i, 2 * i + 2) for i in range(60)]
+
+    def task(name: str, inputs: torch.Tensor, **server: Any) -> Task:
+        return Task(
+            name=name,
+            model=lambda: nn.Linear(3, 2),
+            train=(inputs, y),
+            test=(x, y),
+            partition=parts,
+            training=Training(local_steps=2, batch_size=2, client_rate=0.1),
+            goal=Goal(max_time=120.0),
+            **server,
+        )
+
+    outcome = simulate(
+        [
+            task("robust", hostile, server=ServerSide(combining=Combining(rule="median"))),
+            task("synthetic", x),
+        ],
+        FedASTDynamic(requests=48, ratio=6.0, period=0.3, weighting=f"{__name__}:all_to_the_last"),
+        Simulation(clients=60),
+        seed=3,
+        events=tmp_path / "events.jsonl",
+    )
+    events = read_events(tmp_path)
+    starved = [e for e in events if e["event"] == "realloc" and e["cause"] == "period"]
+    assert starved[0]["targets"] == {"robust": 6, "synthetic": 42}
+    rounds = [e for e in events if e["event"] == "aggregate" and e["task"] == "robust"]
+    assert all(len(e["requests"]) >= 3 for e in rounds)
+    attacks = {
+        e["request"]
+        for e in events
+        if e["event"] == "arrive" and e["task"] == "robust" and e["client"] == 0
+    }
+    assert any(attacks & set(e["requests"]) for e in rounds if e["t"] > starved[0]["t"])
+    weights = outcome.models["robust"].get_parameter("weight")
+    assert weights.abs().max() < 10.0
 
 
 def test_momentum_zero_is_plain(tmp_path: Path) -> None:

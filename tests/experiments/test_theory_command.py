@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -41,10 +42,11 @@ def test_where_nobody_queues_the_model_is_the_simulation() -> None:
 
 
 def test_the_command_prints_tables_and_json() -> None:
-    path, options = config()
+    path, options = config("algorithm.name=fedast-s")
     shown = CliRunner().invoke(cli, ["theory", path, *options])
     assert shown.exit_code == 0
-    assert "Corollary 1" in shown.output
+    assert "Theorem 1 (option S)" in shown.output
+    assert "Corollary 1: rates" in shown.output
     asked = CliRunner().invoke(cli, ["theory", path, "--json", "--smoothness", "2"])
     table = json.loads(asked.output)
     assert {task["name"] for task in table["tasks"]} == {"digits-mlp", "synthetic"}
@@ -56,6 +58,44 @@ def test_it_is_about_asynchronous_algorithms() -> None:
     loaded = resolve(load(path, (), algorithm="sync-st"), path.parent)
     with pytest.raises(ConfigError, match="the analysis is of FedAST"):
         theory(loaded, Problem(), 10)
+
+
+def test_the_dynamic_option_has_its_own_theorem() -> None:
+    """Two tasks with R = 20 and b = 2: b moves from 1 (R = 10) to 4 (R = 40)."""
+    path, options = config()
+    shown = CliRunner().invoke(cli, ["theory", path, *options])
+    assert "option D" in shown.output
+    assert "Corollary 1: rates" not in shown.output
+    table = json.loads(CliRunner().invoke(cli, ["theory", path, "--json"]).output)
+    for task in table["tasks"]:
+        assert task["moving"] == {"min_buffer": 1, "max_buffer": 4, "max_requests": 40}
+        assert task["corollary"] is None
+        tau, b = task["setting"]["local_steps"], task["setting"]["buffer_size"]
+        limit = math.sqrt(tau * b) / 4**1.5
+        assert task["conditions"]["server_limit"] == pytest.approx(limit)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "setting", "said"),
+    [
+        ("fedbuff", "seed=1", "FedBuff asks idle ones only"),
+        ("fedast-s", "algorithm.selection=speed", "chosen uniformly"),
+        ("fedast-d", "algorithm.staleness_weight=polynomial", "weigh the same"),
+    ],
+)
+def test_what_the_analysis_does_not_cover_is_refused(
+    algorithm: str, setting: str, said: str
+) -> None:
+    path = EXAMPLES / "quickstart.toml"
+    loaded = resolve(load(path, [setting], algorithm=algorithm), path.parent)
+    with pytest.raises(ConfigError, match=said):
+        theory(loaded, Problem(), 10)
+
+
+def test_fedbuff_over_any_client_is_covered() -> None:
+    path = EXAMPLES / "quickstart.toml"
+    loaded = resolve(load(path, ["algorithm.idle=false"], algorithm="fedbuff"), path.parent)
+    assert theory(loaded, Problem(), 10, updates=200).tasks[0].moving is None
 
 
 def test_limits_of_the_tasks_do_not_cut_the_simulation_short() -> None:

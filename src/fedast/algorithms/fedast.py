@@ -10,7 +10,8 @@ new requests, which holds the number in flight at R_m or moves it there
 gradually. With the dynamic option, every ``period * tasks * sum(R)`` updates
 the targets R_m are set in proportion to the square root of the measured
 variance of the task's updates (``Realloc``), and b_m follows so that R_m / b_m
-stays what it was at the start. A task that ends hands its requests to the rest.
+stays near what it was at the start (``buffer_size_for``). A task that ends hands
+its requests to the rest.
 
 What holds after every event: the targets of the open tasks sum to the same
 total; no more requests than that are in flight; a buffer that has just been
@@ -61,6 +62,21 @@ from fedast.core.protocol import (
 )
 from fedast.core.streams import Stream
 
+RATIO_LIMIT = 37
+"""The R/b up to which the paper finds a fixed ratio to work."""
+
+
+def buffer_size_for(requests: int, ratio: float, minimum: int = 1) -> int:
+    """b for R active requests: the size nearest to the ratio R/b that a task started with.
+
+    One more where rounding would take R/b above the paper's limit although the
+    task started within it; never below the task's own minimum.
+    """
+    size = max(1, round(requests / ratio))
+    if requests / size > RATIO_LIMIT >= ratio:
+        size += 1
+    return max(minimum, size)
+
 
 @final
 class _Lane:
@@ -83,14 +99,20 @@ class _Lane:
         return self.progress.spec.name
 
     @property
+    def floor(self) -> int:
+        """Requests that fill the smallest buffer the task may have."""
+        return 1 if self.ratio is None else self.progress.spec.min_buffer_size
+
+    @property
     def least(self) -> int:
-        """One buffer's worth of requests: what Realloc leaves a task at least."""
-        return 1 if self.ratio is None else max(1, math.ceil(self.ratio - 1e-9))
+        """What Realloc leaves a task at least: one place's worth of requests, R/b."""
+        return 1 if self.ratio is None else max(self.floor, math.ceil(self.ratio - 1e-9))
 
     def retarget(self, target: int) -> None:
         self.target = target
         if self.ratio is not None:
-            self.buffer_size = max(1, round(target / self.ratio))
+            minimum = self.progress.spec.min_buffer_size
+            self.buffer_size = buffer_size_for(target, self.ratio, minimum)
 
 
 @final
@@ -110,9 +132,13 @@ class FedAST:
         selection: Selection | None = None,
         max_staleness: int | None = None,
         free_on_cancel: bool = True,
+        capped_start: bool = False,
     ) -> None:
+        """``capped_start``: the pool's rules hold for the initial send too, which in the paper's
+        experiments may go to more clients than can be active later."""
         self._pool = pool
         self._stream = stream
+        self._capped_start = capped_start
         self._buffered = buffered
         self._dynamic = dynamic
         self._weigh = weighting
@@ -187,12 +213,12 @@ class FedAST:
     def _start(self) -> list[Command]:
         self._started = True
         commands: list[Command] = []
-        # Task by task in turns, so that no task is first in every client's queue; and with
-        # no holders yet in the pool's eyes: the cap on active clients starts after this.
+        # Task by task in turns, so that no task is first in every client's queue.
+        holders: Collection[ClientId] = self._ledger.holders if self._capped_start else ()
         for turn in range(max((lane.target for lane in self._open), default=0)):
             for lane in self._open:
                 if turn < lane.target:
-                    self._send(lane, commands, holders=())
+                    self._send(lane, commands, holders)
         commands.extend(lane.progress.evaluate() for lane in self._open)
         return commands
 
@@ -323,7 +349,7 @@ class FedAST:
             lane.weights.clear()
         if leaving and self._open:
             weights = [float(lane.target) for lane in self._open]
-            self._retarget(self._total, weights, [1] * len(weights))
+            self._retarget(self._total, weights, [lane.floor for lane in self._open])
             commands.append(self._reallocated(cause))
 
     # --- allocation ---------------------------------------------------------------
@@ -339,7 +365,8 @@ class FedAST:
         lane = _Lane(spec, self._buffered)
         if self._open:
             weights = [float(other.target) for other in self._open]
-            self._retarget(self._total - lane.target, weights, [1] * len(weights))
+            floors = [other.floor for other in self._open]
+            self._retarget(self._total - lane.target, weights, floors)
         else:
             lane.retarget(self._total)
         self._lanes[spec.name] = lane

@@ -8,8 +8,9 @@ buffer, which is averaged when full, each update weighted by its staleness if
 that is asked for (``staleness_weight``); and a client that has finished is
 replaced by a random *idle* one. That is FedAST with a fixed allocation but for
 the idle: FedAST asks any client, busy or not, so that slow clients take part as
-often as fast ones. With several tasks, each is a FedBuff of its own over the
-shared clients.
+often as fast ones. Every request, from the first on, has a client of its own, so
+no more are out than clients may be active. With several tasks, each is a FedBuff
+of its own over the shared clients.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from fedast.algorithms.staleness import Weight
 from fedast.core.protocol import ClientId, Pool, TaskSpec
 from fedast.core.streams import Stream
 
-_TRIES = 64
+_TRIES_PER_CLIENT = 20
+"""A uniform pick that misses the only idle client this often is not worth a thought (e^-20)."""
 
 
 @final
@@ -34,10 +36,13 @@ class IdleOnly:
         self._pool = pool
 
     def draw(self, stream: Stream, holders: Collection[ClientId]) -> ClientId | None:
-        for _ in range(_TRIES):
+        everyone = self._pool.everyone()
+        if len(holders) >= len(everyone) and all(client in holders for client in everyone):
+            return None
+        for _ in range(_TRIES_PER_CLIENT * len(everyone)):
             client = self._pool.draw(stream, holders)
-            if client is not None and client not in holders:
-                return client
+            if client is None or client not in holders:
+                return client  # None: nobody is there, or nobody else may become active
         return None
 
     def available(self, stream: Stream, extra: int = 0) -> Sequence[ClientId]:
@@ -67,4 +72,5 @@ def fedbuff(
         selection=selection,
         max_staleness=max_staleness,
         free_on_cancel=free_on_cancel,
+        capped_start=idle,
     )

@@ -1,5 +1,11 @@
 """What the paper's analysis says about a setting (Theorem 1, Corollary 1, section 4).
 
+Theorem 1 is about option S: R and b stay as they are. Option D has a theorem of its own
+(appendix), in which b moves between b_min and b_max and kappa = b_max / b_min makes every
+condition and term worse: ``Moving`` carries that range, and None stands for option S. That
+theorem's statement leaves a factor kappa out of its first term which its proof has; it is kept
+here. Corollary 1 is about option S only.
+
 All bounds are up to constants: the paper states them in O-notation, and so the
 terms here are those inside the O, to be compared with each other and over
 settings, not read as errors.
@@ -23,6 +29,20 @@ class Setting:
     staleness: float
 
 
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """Option D: what a task's buffer size and active requests can become."""
+
+    min_buffer: int
+    max_buffer: int
+    max_requests: int
+
+    @property
+    def skew(self) -> float:
+        """kappa"""
+        return self.max_buffer / self.min_buffer
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """What is known of the losses: smoothness L, the gap f(x0) - min f, the variance of a
@@ -36,23 +56,28 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Theorem 1's conditions on the learning rates."""
+    """The conditions on the learning rates."""
 
     server_limit: float
-    """eta_s <= sqrt(tau b)"""
+    """eta_s <= kappa^-3/2 sqrt(tau b); kappa is 1 with option S"""
     client_limit: float
-    """eta_c <= min{1 / (6 L tau sqrt(tau b)), 1 / (4 L tau sqrt(tau R gamma))}"""
+    """eta_c <= kappa^-3/2 min{1 / (f L tau sqrt(tau b)), 1 / (s L tau sqrt(tau R gamma))},
+    with f = 6, s = 4 for option S and f = 24, s = 16 for option D"""
     smoothness_limit: float
     """The largest L for which the client rate satisfies its condition."""
 
 
-def conditions(setting: Setting, problem: Problem) -> Conditions:
+def conditions(setting: Setting, problem: Problem, moving: Moving | None = None) -> Conditions:
     tau, b = setting.local_steps, setting.buffer_size
     stale = setting.active_requests * max(setting.staleness, 0.0)
+    fresh_factor, stale_factor = (6, 4) if moving is None else (24, 16)
+    worse = 1.0 if moving is None else moving.skew**1.5
     # Both are of the form 1 / (L c); the larger c binds.
-    scale = max(6 * tau * math.sqrt(tau * b), 4 * tau * math.sqrt(tau * stale))
+    scale = worse * tau * max(
+        fresh_factor * math.sqrt(tau * b), stale_factor * math.sqrt(tau * stale)
+    )  # fmt: skip
     return Conditions(
-        server_limit=math.sqrt(tau * b),
+        server_limit=math.sqrt(tau * b) / worse,
         client_limit=1.0 / (problem.smoothness * scale),
         smoothness_limit=1.0 / (setting.client_rate * scale),
     )
@@ -60,24 +85,35 @@ def conditions(setting: Setting, problem: Problem) -> Conditions:
 
 @dataclass(frozen=True, slots=True)
 class ErrorTerms:
-    """The three terms of Theorem 1's bound on the mean squared gradient norm."""
+    """The three terms of the bound on the mean squared gradient norm.
+
+    With option D, b is b_min and R is R_max; with option S, kappa is 1.
+    """
 
     optimisation: float
-    """FedAvg error I: gap / (T eta_c eta_s tau)"""
+    """FedAvg error I: kappa gap / (T eta_c eta_s tau)"""
     averaging: float
-    """FedAvg error II: (L eta_c eta_s / b + L^2 eta_c^2 tau) (sigma_l^2 + tau sigma_g^2)"""
+    """FedAvg error II:
+    (kappa^3 L eta_c eta_s / b + kappa^2 L^2 eta_c^2 tau) (sigma_l^2 + tau sigma_g^2)"""
     asynchrony: float
-    """L^2 eta_s^2 eta_c^2 tau R / b^2 (sigma_l^2 + tau R sigma_g^2)"""
+    """kappa^2 L^2 eta_s^2 eta_c^2 tau R / b^2 (sigma_l^2 + tau R sigma_g^2)"""
 
 
-def error_terms(setting: Setting, problem: Problem, rounds: int) -> ErrorTerms:
+def error_terms(
+    setting: Setting, problem: Problem, rounds: int, moving: Moving | None = None
+) -> ErrorTerms:
     tau, b, r = setting.local_steps, setting.buffer_size, setting.active_requests
+    skew = 1.0
+    if moving is not None:
+        b, r, skew = moving.min_buffer, moving.max_requests, moving.skew
     c, s, smooth = setting.client_rate, setting.server_rate, problem.smoothness
     local, across = problem.local_variance, problem.heterogeneity
+    averaged = skew**3 * smooth * c * s / b + skew**2 * smooth**2 * c**2 * tau
+    stale = skew**2 * smooth**2 * s**2 * c**2 * tau * r / b**2
     return ErrorTerms(
-        optimisation=problem.gap / (rounds * c * s * tau),
-        averaging=(smooth * c * s / b + smooth**2 * c**2 * tau) * (local + tau * across),
-        asynchrony=smooth**2 * s**2 * c**2 * tau * r / b**2 * (local + tau * r * across),
+        optimisation=skew * problem.gap / (rounds * c * s * tau),
+        averaging=averaged * (local + tau * across),
+        asynchrony=stale * (local + tau * r * across),
     )
 
 

@@ -26,17 +26,25 @@ def run_theory(
 
 
 def _print(console: Console, found: Theory, problem: Problem, rounds: int) -> None:
+    dynamic = any(task.moving is not None for task in found.tasks)
+    theorem = "The theorem of option D (appendix)" if dynamic else "Theorem 1 (option S)"
     limits = new_table(
-        f"Theorem 1: conditions on the rates, for smoothness L = {problem.smoothness:g}",
-        ("task", "η_s", "≤ √(τb)", "η_c", "at most", "holds if L ≤"),
+        f"{theorem}: conditions on the rates, for smoothness L = {problem.smoothness:g}",
+        ("task", "η_s", f"≤ {'κ^-1.5 ' if dynamic else ''}√(τb)", "η_c", "at most", "holds if L ≤"),
         "γ, the largest staleness, is that of the simulated run",
     )
-    terms = new_table(
-        f"Theorem 1: the terms of the bound, up to constants, after T = {rounds:,} rounds",
-        ("task", "τ", "R", "b", "γ", "FedAvg I", "FedAvg II", "asynchrony"),
+    about = (
         f"gap {problem.gap:g}, σ_l² {problem.local_variance:g}, σ_g² {problem.heterogeneity:g}, "
-        f"L {problem.smoothness:g}",
+        f"L {problem.smoothness:g}"
     )
+    if dynamic:
+        about += "; with b at its smallest, R at its largest and κ = b_max/b_min"
+    terms = new_table(
+        f"{theorem}: the terms of the bound, up to constants, after T = {rounds:,} rounds",
+        ("task", "τ", "R", "b", *(["κ"] if dynamic else []), "γ", "FedAvg I", "FedAvg II",
+         "asynchrony"),
+        about,
+    )  # fmt: skip
     rates = new_table("Corollary 1: rates for O(1/√T)", ("task", "η_c", "η_s", "from T ="), "")
     times = new_table(
         "Time of a round: the paper's model and the simulator (training switched off)",
@@ -54,22 +62,28 @@ def _print(console: Console, found: Theory, problem: Problem, rounds: int) -> No
             f"{limit.client_limit:.3g} {_mark(setting.client_rate <= limit.client_limit)}",
             f"{limit.smoothness_limit:.3g}",
         )
+        moving = task.moving
+        if moving is None:
+            allocated = [str(setting.active_requests), str(setting.buffer_size)]
+        else:
+            buffers = f"{moving.min_buffer}–{moving.max_buffer}"
+            allocated = [f"≤ {moving.max_requests}", buffers, f"{moving.skew:g}"]
         terms.add_row(
             task.name,
             str(setting.local_steps),
-            str(setting.active_requests),
-            str(setting.buffer_size),
+            *allocated,
             f"{setting.staleness:.0f}",
             f"{task.terms.optimisation:.3g}",
             f"{task.terms.averaging:.3g}",
             f"{task.terms.asynchrony:.3g}",
         )
-        rates.add_row(
-            task.name,
-            f"{task.corollary.client_rate:.3g}",
-            f"{task.corollary.server_rate:.3g}",
-            f"{task.corollary.least_rounds:,}",
-        )
+        if task.corollary is not None:
+            rates.add_row(
+                task.name,
+                f"{task.corollary.client_rate:.3g}",
+                f"{task.corollary.server_rate:.3g}",
+                f"{task.corollary.least_rounds:,}",
+            )
         times.add_row(
             task.name,
             f"{task.mean_work:.2f}",
@@ -77,8 +91,10 @@ def _print(console: Console, found: Theory, problem: Problem, rounds: int) -> No
             f"{task.simulated_round:.3f}",
             f"{task.simulated_staleness:.1f}",
         )
-    for table in (limits, terms, rates, times):
+    for table in (limits, terms, *([] if dynamic else [rates]), times):
         console.print(table)
+    if dynamic:
+        console.print("Corollary 1's rates are for a fixed allocation: see them with fedast-s.")
 
 
 def _mark(holds: bool) -> str:

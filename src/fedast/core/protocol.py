@@ -79,7 +79,8 @@ class TaskSpec:
 
     ``active_requests`` (R), ``buffer_size`` (b) and ``share`` are the task's
     part in the allocation: the first two for asynchronous algorithms, the last
-    for synchronous ones. The learning rates (``server_rate`` eta_s,
+    for synchronous ones; ``min_buffer_size`` is what b never falls below, however
+    requests are reallocated. The learning rates (``server_rate`` eta_s,
     ``client_rate`` eta_c) and ``local_steps`` (tau) only enter the weighting
     of Realloc, ``batch_size`` the scores of Sync-UCB-ST.
     """
@@ -87,6 +88,7 @@ class TaskSpec:
     name: TaskName
     active_requests: int = 1
     buffer_size: int = 1
+    min_buffer_size: int = 1
     share: float = 1.0
     target: float | None = None
     higher_is_better: bool = True

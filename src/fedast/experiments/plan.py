@@ -14,6 +14,7 @@ from fedast.experiments.config import (
     AsyncConfig,
     Centralized,
     FedASTNoBuffer,
+    FedBuff,
     SequentialFedAvg,
     Simulation,
     SyncST,
@@ -53,6 +54,11 @@ def active_cap(simulation: Simulation) -> int | None:
             return None
 
 
+def most_active(simulation: Simulation) -> int:
+    """The most clients that can hold requests at a time."""
+    return active_cap(simulation) or simulation.clients
+
+
 def plan(
     tasks: Sequence[Outline], algorithm: AlgorithmConfig, simulation: Simulation
 ) -> list[TaskSpec]:
@@ -86,6 +92,7 @@ def plan(
             name=task.name,
             active_requests=r,
             buffer_size=b,
+            min_buffer_size=task.server.combining.min_updates,
             share=task.allocation.share,
             target=task.goal.target,
             higher_is_better=METRICS[task.metric].higher_is_better,
@@ -201,7 +208,10 @@ def _total_requests(
         return sum(filter(None, asked))
     cap = active_cap(simulation)
     # 1.28 requests per active client is the paper's 384 over 300.
-    return max(len(asked), round(1.28 * (cap if cap is not None else 0.3 * simulation.clients)))
+    usual = round(1.28 * (cap if cap is not None else 0.3 * simulation.clients))
+    if isinstance(algorithm, FedBuff) and algorithm.idle:
+        usual = min(usual, most_active(simulation))
+    return max(len(asked), usual)
 
 
 def _server_rate(algorithm: AlgorithmConfig, task: Outline) -> float:
@@ -213,11 +223,11 @@ def _check_combining(tasks: Sequence[Outline], updates: Sequence[int]) -> None:
     """A rule that cuts nothing off would be the mean by another name."""
     for task, count in zip(tasks, updates, strict=True):
         how = task.server.combining
-        if how.rule != "mean" and how.trimmed(count) == 0:
+        if count < how.min_updates:
             raise ConfigError(
                 f"tasks.{task.name}.combining",
-                f"{how.rule} cuts nothing off of {count} updates per round; take more of them, "
-                "or mean",
+                f"{how.rule} cuts nothing off of {count} updates per round; it needs at least "
+                f"{how.min_updates} of them, or rule mean",
             )
 
 

@@ -7,13 +7,16 @@ variances and keeps the allocation.)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from fedast.algorithms.fedast import buffer_size_for
 from fedast.algorithms.theory import (
     Conditions,
     CorollaryRates,
     ErrorTerms,
+    Moving,
     Problem,
     Setting,
     conditions,
@@ -25,7 +28,14 @@ from fedast.algorithms.theory import (
 from fedast.core.protocol import TaskSpec
 from fedast.core.streams import Stream
 from fedast.experiments.build import build_algorithm, build_delay, build_pool, build_speeds
-from fedast.experiments.config import AlgorithmConfig, AsyncConfig, RunConfig, SyncST
+from fedast.experiments.config import (
+    AlgorithmConfig,
+    AsyncConfig,
+    FedASTDynamic,
+    FedBuff,
+    RunConfig,
+    SyncST,
+)
 from fedast.experiments.load import ConfigError
 from fedast.experiments.plan import plan
 from fedast.experiments.resolve import outline, preset_of
@@ -39,9 +49,12 @@ from fedast.sim.simulator import Simulator
 class TaskTheory:
     name: str
     setting: Setting
+    moving: Moving | None
+    """What R and b can become with the dynamic option; None with a fixed allocation."""
     conditions: Conditions
     terms: ErrorTerms
-    corollary: CorollaryRates
+    corollary: CorollaryRates | None
+    """The paper has one for a fixed allocation only."""
     mean_work: float
     """Mean time of one local training, by the delay model over random clients."""
     model_round: float
@@ -62,9 +75,8 @@ class Theory:
 
 
 def theory(config: RunConfig, problem: Problem, rounds: int, updates: int = 20_000) -> Theory:
-    """Of a resolved configuration with an asynchronous algorithm."""
-    if not isinstance(config.algorithm, AsyncConfig):
-        raise ConfigError("algorithm.name", "the analysis is of FedAST; choose fedast-s or -d")
+    """Of a resolved configuration of FedAST."""
+    _check_assumptions(config.algorithm)
     timings = _timings(config)
     specs = _specs(config)
     ran = _run(config, config.algorithm, timings, lambda tally: tally.updates >= updates)
@@ -80,14 +92,16 @@ def theory(config: RunConfig, problem: Problem, rounds: int, updates: int = 20_0
             server_rate=spec.server_rate,
             staleness=stale,
         )
+        moving = _moving(config.algorithm, spec, specs)
         work = _mean_work(config, timings[spec.name])
         found.append(
             TaskTheory(
                 name=spec.name,
                 setting=setting,
-                conditions=conditions(setting, problem),
-                terms=error_terms(setting, problem, rounds),
-                corollary=corollary(setting, problem, rounds),
+                moving=moving,
+                conditions=conditions(setting, problem, moving),
+                terms=error_terms(setting, problem, rounds, moving),
+                corollary=corollary(setting, problem, rounds) if moving is None else None,
                 mean_work=work,
                 model_round=fill_time(spec.buffer_size, spec.active_requests, work),
                 simulated_round=ran.now / max(1, tally.rounds),
@@ -101,6 +115,43 @@ def theory(config: RunConfig, problem: Problem, rounds: int, updates: int = 20_0
         model_sync=synchronous_round(total, mean),
         simulated_sync=mean_sync_round(config, SyncST(first_k="all")),
         simulated_sync_first_k=mean_sync_round(config, SyncST()),
+    )
+
+
+def _check_assumptions(algorithm: AlgorithmConfig) -> None:
+    """Clients are chosen uniformly, and a round is the plain mean of its updates."""
+    if not isinstance(algorithm, AsyncConfig):
+        raise ConfigError("algorithm.name", "the analysis is of FedAST; choose fedast-s or -d")
+    if isinstance(algorithm, FedBuff) and algorithm.idle:
+        raise ConfigError(
+            "algorithm.name",
+            "the analysis assumes that any client may be asked, and FedBuff asks idle ones only; "
+            "choose fedast-s, or set algorithm.idle=false",
+        )
+    if algorithm.selection != "uniform":
+        raise ConfigError(
+            "algorithm.selection", "the analysis assumes that clients are chosen uniformly"
+        )
+    if algorithm.staleness_weight != "constant":
+        raise ConfigError(
+            "algorithm.staleness_weight", "the analysis assumes that all updates weigh the same"
+        )
+
+
+def _moving(algorithm: AlgorithmConfig, spec: TaskSpec, specs: Sequence[TaskSpec]) -> Moving | None:
+    """With the dynamic option: from what Realloc leaves a task at least to all requests, which the
+    last task has in the end."""
+    if not isinstance(algorithm, FedASTDynamic):
+        return None
+    total = sum(other.active_requests for other in specs)
+    ratio = spec.active_requests / spec.buffer_size
+    least = min(spec.active_requests, max(1, math.ceil(ratio - 1e-9)))
+    if len(specs) == 1:
+        least = total
+    return Moving(
+        min_buffer=buffer_size_for(least, ratio, spec.min_buffer_size),
+        max_buffer=buffer_size_for(total, ratio, spec.min_buffer_size),
+        max_requests=total,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
@@ -68,6 +69,14 @@ class Combining:
         _require(self.rule in known, f"unknown rule {self.rule!r}; there are {', '.join(known)}")
         _require(0 < self.trim < 0.5, "trim must be between 0 and 0.5")
         _require(not isinstance(self.clip, float | int) or self.clip > 0, "clip must be positive")
+
+    @property
+    def min_updates(self) -> int:
+        """The fewest updates of which it cuts anything off: with fewer it is a mean, and one bad
+        update moves the model as far as it likes."""
+        if self.rule == "mean":
+            return 1
+        return next(count for count in itertools.count(1) if self.trimmed(count) > 0)
 
     def trimmed(self, updates: int) -> int:
         """How many of so many values are cut off at either end."""
