@@ -16,6 +16,7 @@ from fedast.experiments.config import FedASTDynamic, SyncST
 from fedast.experiments.load import ConfigError, load
 from fedast.experiments.reproduce import carry_out, identity, jobs_of, stored_runs
 from fedast.experiments.resolve import resolve
+from fedast.experiments.run import execute
 from fedast.experiments.study import Scale, find_studies, load_study, merge, studies
 from fedast.records.compact import POINTS, read, thinned, write
 from fedast.records.run import UnusableFolder
@@ -80,7 +81,7 @@ def test_the_studies_are_those_of_the_paper() -> None:
     assert list(studies()) == [
         "heterogeneous", "all-methods", "homogeneous", "other-targets", "dynamic-vs-static",
         "need-for-buffer", "buffer-two-tasks", "buffer-size", "first-k", "larger-model",
-        "share-search", "decisions",
+        "share-search", "decisions", "precision",
     ]  # fmt: skip
 
 
@@ -147,9 +148,23 @@ def test_studies_share_their_runs() -> None:
 
 def test_where_a_run_is_computed_does_not_make_it_another() -> None:
     (job, *_) = jobs_of([studies()["heterogeneous"]], "full", 1)
-    moved = job.config.compute.model_copy(update={"device": "cuda", "precision": "tf32"})
+    moved = job.config.compute.model_copy(update={"device": "cuda", "threads": 2})
     assert identity(job.config.model_copy(update={"compute": moved})) == job.identity
     assert identity(job.config.model_copy(update={"seed": 9})) != job.identity
+
+
+def test_a_precision_that_is_asked_for_makes_another_run(small: Path, tmp_path: Path) -> None:
+    """A study without a precision takes what there is; one with a precision only its own."""
+    (job, *_) = jobs_of([load_study(small)], "quick", 1)
+    failures: list[Exception] = []
+    carry_out([job], tmp_path, "quick", at_a_time=1, failed=lambda _, e: failures.append(e))
+    assert failures == []
+    found = stored_runs(tmp_path)
+    assert job.identity in found
+    for precision, there in (("fp32", True), ("fp16", False)):
+        asked = job.config.compute.model_copy(update={"precision": precision})
+        key = identity(job.config.model_copy(update={"compute": asked}))
+        assert (key in found) is there
 
 
 # --- files of one's own -------------------------------------------------------------------------
@@ -296,6 +311,23 @@ def test_a_run_that_fails_does_not_end_the_others(small: Path, tmp_path: Path) -
     assert [p.name for p in out.rglob("seed-1.json")] == ["seed-1.json"]
 
 
+def test_a_kept_configuration_gives_the_same_run_again(small: Path, tmp_path: Path) -> None:
+    """It has everything that is resolved, with the trainers that were chosen."""
+    (job, *_) = jobs_of([load_study(small)], "quick", 1)
+    carry_out([job], tmp_path, "quick", at_a_time=1, failed=lambda job, error: None)
+    kept = tmp_path / f"{job.place}.toml"
+    config = resolve(load(kept), kept.parent)
+    assert config.model_copy(update={"compute": job.config.compute}) == job.config.model_copy(
+        update={"algorithms": {}}
+    )
+    assert config.compute.device == "cpu"
+    assert config.compute.precision == "fp32"
+    assert config.compute.trainers.keys() == {task.name for task in config.tasks}
+    again = execute(config).result
+    stored = read(kept.with_suffix(".json"))
+    assert {name: task.result for name, task in stored.tasks.items()} == dict(again.tasks)
+
+
 def test_another_run_is_not_overwritten(small: Path, tmp_path: Path) -> None:
     out = tmp_path / "r"
     quick = ("reproduce", small, "--scale", "quick", "--out", out, "--only", "1",
@@ -367,7 +399,8 @@ def test_published_runs_are_runs_of_the_studies() -> None:
     known = {job.identity for job in jobs_of(list(studies().values()), "full")}
     stored = stored_runs(REPOSITORY / "results")
     assert stored
-    assert {run.place for key, run in stored.items() if key not in known} == set()
+    found = {run.place for key, run in stored.items() if key in known}
+    assert {run.place for run in stored.values()} == found
 
 
 def test_the_published_tables_are_current(tmp_path: Path) -> None:
@@ -394,11 +427,13 @@ def test_markers() -> None:
 
 
 def test_configurations_beside_results_are_whole() -> None:
-    """Each says everything: what is resolved is what it says."""
-    for path in (REPOSITORY / "results").glob("*/*/seed-1.toml"):
+    """Each says everything, also how it was computed: what is resolved is what it says."""
+    for path in (REPOSITORY / "results").glob("*/*/seed-*.toml"):
         table = tomllib.loads(path.read_text())
         config = resolve(load(path))
-        assert "compute" not in table
+        machine = read(path.with_suffix(".json")).machine
+        assert table["compute"]["precision"] == machine["precision"] != "auto"
+        assert table["compute"]["device"] == ("cpu" if "CPU" in machine["device"] else "cuda")
         assert config.simulation.max_time == table["simulation"]["max_time"]
         assert [task.target for task in config.tasks] == [t["target"] for t in table["tasks"]]
         names = read(path.with_suffix(".json")).tasks.keys()

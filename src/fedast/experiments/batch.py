@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, final
 
 from fedast.core.protocol import Algorithm, ClientId, Command, Evaluated, Finish, RequestId
-from fedast.experiments.config import RunConfig
+from fedast.experiments.config import Compute, RunConfig
 from fedast.records.run import RunResult
 from fedast.records.tally import Tally
 
@@ -58,14 +58,15 @@ def run_batch(
     events: bool = False,
     overwrite: bool = False,
     progress: Callable[[Pulse], None] = lambda pulse: None,
-    done: Callable[[int, RunResult], None] = lambda number, result: None,
+    done: Callable[[int, RunResult, Compute], None] = lambda number, result, compute: None,
     failed: Callable[[int, Exception], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[RunResult]:
     """Carry out all runs and give their results in order; ``Interrupted`` if ``stop`` says so.
 
-    ``done`` gets each result as soon as it is there. With ``failed``, which gets the errors, a run
-    that fails does not end the others, and has no place among the results.
+    ``done`` gets each result, and how it was computed, as soon as it is there. With ``failed``,
+    which gets the errors, a run that fails does not end the others, and has no place among the
+    results.
     """
     context = multiprocessing.get_context("spawn")
     halt, pulses = context.Event(), context.SimpleQueue()
@@ -95,8 +96,8 @@ def run_batch(
                         failures.add(number)
                         failed(number, error)
                         continue
-                    results[number] = future.result()
-                    done(number, results[number])
+                    results[number], compute = future.result()
+                    done(number, results[number], compute)
                 time.sleep(0.05)
         except BaseException:
             halt.set()  # runs under way write their records and end; the rest do not begin
@@ -139,7 +140,7 @@ def _enter_worker(halt: SharedEvent, pulses: Any) -> None:
 
 def _work(
     number: int, config: RunConfig, out: Path | None, events: bool, overwrite: bool
-) -> RunResult:
+) -> tuple[RunResult, Compute]:
     from fedast.experiments.run import execute
 
     def watch(algorithm: Algorithm, tally: Tally) -> Pulser:
@@ -148,7 +149,7 @@ def _work(
     outcome = execute(
         config, out, events=events, overwrite=overwrite, watch=(watch,), stop=_halt.is_set
     )
-    return outcome.result
+    return outcome.result, outcome.compute
 
 
 @final

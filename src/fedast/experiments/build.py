@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeAlias, assert_never
+from typing import Final, Literal, TypeAlias, assert_never
 
 import numpy as np
 
@@ -33,6 +33,8 @@ from fedast.sim import availability, delays
 from fedast.sim.simulator import Deadline, Join, Timer
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+GPU_PRECISION: Final = "fp16"
+"""What ``auto`` stands for on a GPU."""
 
 
 def build_weighting(name: str) -> Weighting:
@@ -279,7 +281,7 @@ def settle_compute(compute: cfg.Compute) -> cfg.Compute:
     device = pick_device(compute.device)
     update: dict[str, object] = {"device": device}
     if compute.precision == "auto":
-        update["precision"] = "fp16" if device == "cuda" else "fp32"
+        update["precision"] = GPU_PRECISION if device == "cuda" else "fp32"
     elif device == "cpu" and compute.precision != "fp32":
         raise ConfigError("compute.precision", f"{compute.precision} needs a CUDA device; use fp32")
     if compute.workers is None:

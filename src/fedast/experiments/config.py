@@ -33,8 +33,8 @@ class _Async(Section):
     synchronous: ClassVar[bool] = False
 
     requests: int | None = Field(None, ge=1)
-    """Active requests of all tasks together (sum of R); default 1.28 per client of the cap (FedBuff:
-    one per client of the cap, since it asks idle clients only)."""
+    """Active requests of all tasks together (sum of R); default 1.28 per client of the cap (with
+    FedBuff one, since it asks idle clients only)."""
     ratio: float = Field(32.0, ge=1, le=1e6)
     """Active requests per buffer place (R/b) of tasks that do not set their own buffer."""
     initial: Literal["uniform", "shares"] = "uniform"

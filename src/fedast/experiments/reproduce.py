@@ -3,7 +3,8 @@
 A results folder has ``STUDY/CELL/seed-N.toml``, the resolved configuration of a run, and
 ``seed-N.json``, what came out of it (``records.compact``). A run is recognised by its resolved
 configuration, whatever study it was made for: studies share runs, and one that was interrupted
-goes on where it stopped. Where and how a model is trained (``compute``) does not count.
+goes on where it stopped. Where and how a model is trained (``compute``) is kept with the run and
+does not count, unless a study asks for a precision.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fedast.experiments.batch import BatchRun, Pulse, run_batch
-from fedast.experiments.build import settle_compute
+from fedast.experiments.build import GPU_PRECISION
 from fedast.experiments.config import AsyncConfig, Compute, RunConfig
 from fedast.experiments.load import ConfigError, load, nearest
 from fedast.experiments.resolve import resolve
@@ -53,9 +54,14 @@ class Job:
 
 
 def identity(config: RunConfig) -> str:
-    """What makes two runs the same run: everything but where and how it is computed."""
+    """What makes two runs the same run: everything but where and how it is computed.
+
+    Of that only the precision counts, where it is asked for.
+    """
     table = config.model_dump(mode="json", exclude={"compute", "federation", "algorithms", "path"})
-    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+    found = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+    precision = config.compute.precision
+    return found if precision == "auto" else f"{found}, {precision}"
 
 
 def jobs_of(
@@ -89,15 +95,29 @@ class Stored:
 
 
 def stored_runs(folder: Path) -> dict[str, Stored]:
-    """Every run in a results folder, by identity."""
-    found = {}
+    """Every run in a results folder, by identity: with its precision, and without.
+
+    Of runs that differ in nothing else, the one without is that of a GPU's default precision.
+    """
+    found: dict[str, Stored] = {}
     for path in sorted(folder.glob("*/*/seed-*.json")):
-        config = path.with_suffix(".toml")
-        if config.is_file():
-            key = identity(resolve(load(config), config.parent))
-            place = path.relative_to(folder).with_suffix("").as_posix()
-            found[key] = Stored(place, read(path))
+        file = path.with_suffix(".toml")
+        if not file.is_file():
+            continue
+        place = path.relative_to(folder).with_suffix("").as_posix()
+        stored = Stored(place, read(path))
+        config = resolve(load(file), file.parent)
+        precision = stored.run.machine.get("precision", "auto")
+        found[identity(_at(config, precision))] = stored
+        anyhow = identity(_at(config, "auto"))
+        if anyhow not in found or precision == GPU_PRECISION:
+            found[anyhow] = stored
     return found
+
+
+def _at(config: RunConfig, precision: str) -> RunConfig:
+    compute = config.compute.model_copy(update={"precision": precision})
+    return config.model_copy(update={"compute": compute})
 
 
 @dataclass(frozen=True)
@@ -136,11 +156,10 @@ def manifest(folder: Path) -> Manifest:
         raise UnusableFolder(f"{folder}: holds no results of fedast reproduce") from error
 
 
-def machine(wanted: Compute, at_a_time: int) -> dict[str, str]:
-    """What runs are carried out on; ``at_a_time`` says how many of them share it."""
+def machine(compute: Compute, at_a_time: int) -> dict[str, str]:
+    """What a run was carried out on; ``at_a_time`` says how many of them shared it."""
     import torch
 
-    compute = settle_compute(wanted)
     if compute.device == "cuda":
         device = torch.cuda.get_device_name()
     else:
@@ -177,9 +196,8 @@ def carry_out(
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run what is given and keep each result as soon as it is there."""
-    on = machine(jobs[0].config.compute, min(at_a_time, len(jobs)))
 
-    def keep(number: int, result: RunResult) -> None:
+    def keep(number: int, result: RunResult, compute: Compute) -> None:
         job = jobs[number]
         if result.interrupted:
             if not stop():  # it was not us: no client would ever be available again, say
@@ -187,8 +205,10 @@ def carry_out(
             return
         path = folder / f"{_free_place(folder, job)}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        table = job.config.model_dump(mode="json", exclude={"algorithms", "compute", "federation"})
+        config = job.config.model_copy(update={"compute": compute})
+        table = config.model_dump(mode="json", exclude={"algorithms"})
         write_atomically(path.with_suffix(".toml"), toml.dumps(table))
+        on = machine(compute, min(at_a_time, len(jobs)))
         write(path, compacted(job, result, scale, on))
         done(job, result)
 
@@ -204,8 +224,11 @@ def carry_out(
 
 def _free_place(folder: Path, job: Job) -> str:
     """The run's place, or one beside it if another run has that."""
-    config = folder / f"{job.place}.toml"
-    if config.is_file() and identity(resolve(load(config), config.parent)) != job.identity:
+    file = folder / f"{job.place}.toml"
+    if not file.is_file():
+        return job.place
+    there = resolve(load(file), file.parent)
+    if identity(_at(there, job.config.compute.precision)) != job.identity:
         head, _, tail = job.place.rpartition("/")
         return f"{head}-{job.identity[:8]}/{tail}"
     return job.place

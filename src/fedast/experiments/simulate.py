@@ -59,6 +59,8 @@ class Outcome:
     models: Mapping[TaskName, torch.nn.Module]
     starved: bool
     """Whether it ended because no client would ever be available again."""
+    compute: Compute
+    """Where and how it was trained: what was left open is decided here."""
 
     def save(self, folder: Path | str) -> None:
         """Write ``result.json`` and ``curves.csv`` to a folder that holds no other result."""
@@ -195,6 +197,7 @@ def simulate(
             result=result,
             models={task.name: learner.module(task.name).cpu() for task in tasks},
             starved=simulator.starved,
+            compute=compute,
         )
 
 
