@@ -78,6 +78,45 @@ def test_a_model_that_has_diverged_is_seen_to_have(precision: str) -> None:
     assert interpreted("diverged", precision) == {"nan": True, "forgotten": True}
 
 
+def test_what_fp16_cuts_off_is_marked_where_it_happens() -> None:
+    """Each case makes one kind of value too large, in the second of two copies."""
+    found = interpreted("saturated")
+    only_second = [0, 1]
+    assert found == {
+        "nothing": [0, 0],
+        "weight": only_second,
+        "infinite weight": only_second,
+        "NaN": [0, 0],  # which stays NaN, and is seen
+        "large bias, small outputs": [0, 0],
+        "activation": only_second,
+        "activation between blocks": only_second,
+        "gradient": only_second,
+        "gradient between blocks": only_second,
+        "step": only_second,
+        "loaded again": [0, 0],
+        "bf16": None,
+        "fp32": None,
+    }
+
+
+def test_what_fp16_cuts_off_in_the_lstm_is_marked() -> None:
+    assert interpreted("saturated_lstm") == {
+        "nothing": [0, 0],
+        "weight": [0, 1],
+        "gradient": [0, 1],
+        "loaded again": [0, 0],
+        "tf32": None,
+    }
+
+
+def test_updates_in_which_something_was_cut_off_are_counted() -> None:
+    """From the kernels through trainer, learner and checkpoint, in one process."""
+    tame, wild = (interpreted("counted", rate) for rate in (1e-2, 1e7))
+    assert tame == {"first": 0, "kept": 0, "resumed": 0}
+    # The first two start from a sound model and end with weights that do not fit.
+    assert wild == {"first": 2, "kept": 2, "resumed": 4}
+
+
 @pytest.mark.parametrize(("precision", "most"), [("fp32", 1e-5), ("tf32", 1e-5), ("fp16", 1e-3)])
 def test_the_lstm(precision: str, most: float) -> None:
     assert interpreted("lstm", precision)["step"] < most
@@ -151,6 +190,7 @@ def compiled_convolution(pool: bool) -> dict[str, int]:
         "PRECISION": "tf32", "LIMIT": True, "LARGE": False,
     }  # fmt: skip
     pointers = {"x": "*fp16", "weight": "*fp16", "bias": "*fp32", "y": "*fp16", "place": "*u8"}
+    pointers["saturated"] = "*i32"
     names = kernel.arg_names
     source = ASTSource(
         kernel,
@@ -210,6 +250,150 @@ def lstm(precision: Any) -> dict[str, float]:
             wanted = module(codes[0])
         found["scores"] = _off(net(True, precision).scores(codes)[0], wanted)
     return found
+
+
+def saturated() -> dict[str, list[int] | None]:
+    from fedast.learn.stacked.convolution import ConvPools
+    from fedast.learn.stacked.net import Descent
+
+    layers = [nn.Conv2d(2, 6, 3), nn.Conv2d(6, 5, 3)]
+    plain = [p.detach() for layer in layers for p in (layer.weight, layer.bias) if p is not None]
+    net = ConvPools(layers, 2, Descent(1e-2, 0.0), "fp16")
+    x = torch.randn(2, 3, 2, 14, 14)
+    x[0] = x[1]  # what is marked is not due to the points
+    x[1, 0, 0, 0, 0] += 1e-3
+
+    def start() -> list[torch.Tensor]:
+        return [torch.stack([p, p.clone()]) for p in plain]
+
+    def marks(given: list[torch.Tensor], gradient: float = 1e-3) -> list[int]:
+        net.load(given)
+        y = net.forward(x)
+        dy = 1e-3 * torch.ones_like(y)
+        dy[1] *= gradient / 1e-3
+        net.backward(dy, wants_dx=False)
+        assert net.saturated is not None
+        return cast("list[int]", net.saturated.tolist())
+
+    found: dict[str, list[int] | None] = {"nothing": marks(start())}
+    for name, value in (("weight", 7e4), ("infinite weight", -torch.inf), ("NaN", torch.nan)):
+        given = start()
+        given[2][1, 0, 0, 0, 0] = value
+        net.load(given)
+        assert net.saturated is not None
+        found[name] = net.saturated.tolist()
+    given = start()
+    given[2].zero_()
+    given[2][:, :, :, 1, 1] = -1.0
+    given[1].fill_(1.5e4)  # times six channels, 9e4 less than the bias
+    given[0].zero_()
+    given[3].fill_(1.2e5)
+    found["large bias, small outputs"] = marks(given, 0.0)
+    given = start()
+    given[3][1] = 7e4
+    found["activation"] = marks(given, 0.0)
+    given = start()
+    given[1][1] = 7e4
+    found["activation between blocks"] = marks(given, 0.0)
+    found["gradient"] = marks(start(), 100.0)
+    given = start()
+    given[2][:] *= 1000
+    found["gradient between blocks"] = marks(given, 5.0)
+    net = ConvPools(layers, 2, Descent(1e7, 0.0), "fp16")
+    given = start()
+    net.load(given)
+    dy = torch.zeros_like(net.forward(x))
+    dy[1] = 1e-1
+    net.backward(dy, wants_dx=False)
+    assert net.saturated is not None
+    found["step"] = net.saturated.tolist()
+    net.load(given)
+    found["loaded again"] = net.saturated.tolist()
+    for precision in ("bf16", "fp32"):
+        found[precision] = ConvPools(layers, 2, Descent(1e-2, 0.0), precision).saturated  # type: ignore[assignment]
+    return found
+
+
+def saturated_lstm() -> dict[str, list[int] | None]:
+    from fedast.learn.models import CharLSTM
+    from fedast.learn.stacked.lstm import CharLSTMNet
+    from fedast.learn.stacked.net import Descent
+
+    module = CharLSTM(symbols=20, embedded=8, hidden=70)
+    codes, labels = torch.randint(20, (2, 37, 5)), torch.randint(20, (2, 37))
+    base = torch.cat([p.detach().flatten() for p in module.parameters()])
+    net = CharLSTMNet(module, 2, Descent(0.5, 0.01), "fp16")
+    net._kernels = True
+
+    def marks(weight: float = 0.0, enlarged: float = 1.0) -> list[int]:
+        net.load(base.expand(2, -1))
+        if weight:
+            net._parameters[2][1, 3, 5] = weight
+        net._parameters[5][1] *= enlarged  # the last layer hands larger gradients back
+        net.step(codes, labels)
+        assert net.saturated is not None
+        return cast("list[int]", net.saturated.tolist())
+
+    found: dict[str, list[int] | None] = {
+        "nothing": marks(),
+        "weight": marks(weight=-7e4),
+        "gradient": marks(enlarged=1e6),
+    }
+    net.load(base.expand(2, -1))
+    found["loaded again"] = cast("torch.Tensor", net.saturated).tolist()
+    net._precision = "tf32"
+    found["tf32"] = cast("None", net.saturated)
+    return found
+
+
+def counted(rate: float) -> dict[str, int]:
+    from functools import partial
+
+    import numpy as np
+
+    from fedast.learn.batched import BatchedTrainer
+    from fedast.learn.learner import TorchLearner
+    from fedast.learn.points import Arrays
+    from fedast.learn.stacked import choose, layers
+    from fedast.learn.task import Task, Training
+
+    # There are kernels without a GPU here, and they are as exact as on one.
+    layers.with_kernels = lambda module: [module[0]]  # type: ignore[index]
+    choose.tolerance = lambda precision: 0.1
+    task = Task(
+        name="t",
+        model=lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)
+        ),
+        train=Arrays(torch.randn(12, 1, 6, 6), torch.arange(12) % 3),
+        test=Arrays(torch.randn(3, 1, 6, 6), torch.arange(3)),
+        partition=[np.arange(12)],
+        training=Training(local_steps=2, batch_size=4, client_rate=rate),
+    )
+
+    def learner() -> TorchLearner:
+        return TorchLearner(
+            [task], {"t": 1.0}, seed=0, device=torch.device("cpu"), variance_window=0,
+            trainer=partial(BatchedTrainer, precision="fp16"),
+        )  # fmt: skip
+
+    def send(to: TorchLearner, requests: range, version: int) -> None:
+        for request in requests:
+            to.dispatch(request, "t", 0, version)
+            to.accept(request, "t")
+
+    first, second = learner(), learner()
+    send(first, range(5), 0)
+    first.aggregate("t", (0, 1))  # the others are trained with these, and the checkpoint has them
+    kept = first.state()
+    count = first.saturated()["t"]
+    first.drop(4, "t")
+    send(second, range(5), 0)
+    second.pass_over("t", (0, 1))
+    second.restore(kept)
+    known = second.saturated()["t"]
+    second.aggregate("t", (2, 3))
+    return {"first": count, "kept": known, "resumed": second.saturated()["t"]}
 
 
 def _off(got: torch.Tensor, wanted: torch.Tensor) -> float:

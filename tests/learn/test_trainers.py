@@ -414,3 +414,50 @@ def test_on_a_gpu_one_batch_after_another() -> None:
     # Other indices would be off by about 1. Now and then rounding turns the larger of two nearly
     # equal pixels under a pooling window into the smaller: 5e-4 for one of these 24 updates.
     assert found < 1e-2
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["lenet5", "cifar-cnn", "lstm"])
+@pytest.mark.parametrize(("rate", "each"), [(0.1, 0), (1e12, 1)])
+def test_on_a_gpu_what_is_too_large_for_fp16_is_counted(name: str, rate: float, each: int) -> None:
+    task = make_task(name, torch.float32, rate=rate)
+    learner = TorchLearner(
+        [task],
+        {"t": 1.0},
+        seed=3,
+        device=CUDA,
+        variance_window=0,
+        trainer=partial(BatchedTrainer, precision="fp16"),
+    )
+    for request in range(5):
+        learner.dispatch(request, "t", request % 4, 0)
+        learner.accept(request, "t")
+    learner.aggregate("t", (0, 1, 4))
+    assert learner.saturated() == {"t": 3 * each}
+    learner.aggregate("t", (3, 2))
+    assert learner.saturated() == {"t": 5 * each}
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["lenet5", "lstm"])
+def test_on_a_gpu_graphs_mark_the_clients_whose_values_were_cut_off(name: str) -> None:
+    """One graph several times, with weights that do not fit for other clients each time."""
+    bench = Workbench.build(make_task(name, torch.float32), 3, CUDA)
+    trainer = BatchedTrainer({"t": bench}, 3, precision="fp16")
+    sound = bench.model.read()
+    for wild in ([], [0, 2], [1], []):
+        bases = [1e7 * sound if client in wild else sound for client in range(3)]
+        jobs = [Job(client, client, base) for client, base in enumerate(bases)]
+        marks = [update.saturated for update in trainer.train("t", jobs)]
+        assert [int(mark) for mark in marks if mark is not None] == [
+            int(client in wild) for client in range(3)
+        ]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_on_a_gpu_only_fp16_counts_what_is_too_large(precision: Precision) -> None:
+    bench = Workbench.build(make_task("lenet5", torch.float32, rate=1e12), 3, CUDA)
+    trainer = BatchedTrainer({"t": bench}, 3, precision=precision)
+    (update,) = trainer.train("t", [Job(0, 0, bench.model.read())])
+    assert update.saturated is None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedast.records import toml
+from fedast.cli.tables import saturation_warnings
+from fedast.records import compact, toml
+from fedast.records.compact import CompactRun
 from fedast.records.run import (
     RunResult,
     TaskResult,
@@ -85,6 +88,31 @@ def test_records_read_back(tmp_path: Path) -> None:
     again = read_run(tmp_path)
     assert again.to_json() == result().to_json()
     assert again.curves["a"] == result().curves["a"]
+
+
+def test_what_fp16_cut_off_is_written_for_tasks_that_were_trained_in_it(tmp_path: Path) -> None:
+    tasks = {"a": replace(result().tasks["a"], saturated=7), "b": result().tasks["b"]}
+    run = replace(result(), tasks=tasks)
+    write_result(tmp_path, run)
+    data = json.loads((tmp_path / "result.json").read_text())
+    assert data["schema"] == 1
+    assert data["tasks"]["a"]["saturated"] == 7
+    assert "saturated" not in data["tasks"]["b"]
+    assert read_run(tmp_path).tasks == tasks
+    small = CompactRun.of(run, scale="full", machine={}, requests={}, final_at={})
+    compact.write(tmp_path / "seed-3.json", small)
+    again = compact.read(tmp_path / "seed-3.json")
+    assert {name: task.result for name, task in again.tasks.items()} == tasks
+
+
+def test_a_warning_names_the_task_the_count_and_the_remedy() -> None:
+    tasks = {"a": replace(result().tasks["a"], saturated=7), "b": result().tasks["b"]}
+    none = {"a": replace(result().tasks["a"], saturated=0)}
+    runs = [replace(result(), tasks=tasks), replace(result(), tasks=none)]
+    (line,) = saturation_warnings(runs, "fedast-d: ")
+    assert line.startswith("warning: fedast-d: task 'a': 7 of 240 updates")
+    assert "--set compute.precision=tf32" in line
+    assert saturation_warnings(runs[1:]) == []
 
 
 def test_a_folder_that_holds_a_run_is_refused_unless_told(tmp_path: Path) -> None:

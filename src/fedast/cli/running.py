@@ -19,7 +19,13 @@ from rich.live import Live
 from rich.table import Table
 
 from fedast.cli.live import LineView, LiveView
-from fedast.cli.tables import against, comparison_table, new_table, result_table
+from fedast.cli.tables import (
+    against,
+    comparison_table,
+    new_table,
+    result_table,
+    saturation_warnings,
+)
 from fedast.experiments.batch import BatchRun, Interrupted, Pulse, default_jobs, run_batch
 from fedast.experiments.build import check_inputs
 from fedast.experiments.config import ALGORITHMS, RunConfig
@@ -223,6 +229,8 @@ def _show(
             console.print(result_table(result, title))
             if out is not None:
                 click.echo(f"Records: {out}")
+        for line in saturation_warnings([result]):
+            click.echo(line, err=True)
         if outcome.starved:
             click.echo("warning: no client will ever be available again; the run ends", err=True)
         elif stop.requested:
@@ -329,6 +337,9 @@ def run_comparison(
         by_label[run.label].append(result)
     comparison = compare(by_label, baseline)
     written = _write_comparison(folder, comparison, by_label, next(iter(configs.values())))
+    for label, found in by_label.items():
+        for line in saturation_warnings(found, f"{label}: "):
+            click.echo(line, err=True)
     if as_json:
         click.echo(json.dumps(comparison.to_json(), indent=2))
         return

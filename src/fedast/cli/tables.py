@@ -50,6 +50,21 @@ def result_table(result: RunResult, title: str, clock: str = "simulated time") -
     return table
 
 
+def saturation_warnings(results: Sequence[RunResult], where: str = "") -> list[str]:
+    """A line for each task in which values were too large for fp16, over runs of one kind."""
+    lines = []
+    for name in dict.fromkeys(name for result in results for name in result.tasks):
+        found = [result.tasks[name] for result in results if name in result.tasks]
+        count = sum(task.saturated or 0 for task in found)
+        if count:
+            lines.append(
+                f"warning: {where}task {name!r}: {count} of {sum(task.updates for task in found)} "
+                "updates had values too large for fp16, which were cut off; run again with "
+                "--set compute.precision=tf32 (or fp32), or lower the task's client_rate"
+            )
+    return lines
+
+
 def comparison_table(comparison: Comparison) -> Table:
     columns = (*comparison.tasks, ALL_TASKS)
     table = new_table(

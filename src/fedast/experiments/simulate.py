@@ -192,6 +192,7 @@ def simulate(
             metrics={task.name: task.metric for task in tasks},
             finals={name: (e.metric, e.loss) for name, e in finals.items() if e is not None},
             wall_seconds=time.monotonic() - began if keeper is None else keeper.wall_seconds,
+            saturated=learner.saturated(),
         )
         return Outcome(
             result=result,

@@ -158,7 +158,9 @@ class _Engine:
                 self._step()
         deltas = (base - self._net.read()) / self._scale
         losses = self._losses / len(batches)
-        return [Update(deltas[i].clone(), losses[i]) for i in range(len(jobs))]
+        marks = self._net.saturated
+        saturated = [None] * len(jobs) if marks is None else marks.clone().unbind()
+        return [Update(deltas[i].clone(), losses[i], saturated[i]) for i in range(len(jobs))]
 
     def _step(self) -> None:
         """One local step of all copies, with nothing asked of the host."""

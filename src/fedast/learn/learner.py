@@ -79,6 +79,8 @@ class TorchLearner:
         self._waiting: dict[TaskName, dict[RequestId, None]] = {name: {} for name in self._benches}
         """Requests that have not been trained yet, in the order in which they were sent."""
         self._latest: dict[TaskName, deque[RequestId]] = {name: deque() for name in self._benches}
+        self._saturated: dict[TaskName, torch.Tensor] = {}
+        """Counts on the device, which is not asked before the end."""
 
     def parameters(self, task: TaskName) -> torch.Tensor:
         """The newest model of a task, as a flat vector."""
@@ -94,6 +96,11 @@ class TorchLearner:
         model = self._benches[task].model
         model.write(self.parameters(task))
         return model.module.eval()
+
+    def saturated(self) -> dict[TaskName, int]:
+        """How many of the aggregated updates had a value cut off that was too large for fp16, of
+        tasks that were trained in it."""
+        return {name: int(count) for name, count in self._saturated.items()}
 
     def versions_kept(self, task: TaskName) -> int:
         return len(self._stores[task])
@@ -135,7 +142,9 @@ class TorchLearner:
         weights: tuple[float, ...] | None = None,
     ) -> None:
         """x <- x - eta_s eta_c tau mean(weight * Delta), or as the task's server side does it."""
-        deltas = torch.stack([update.delta for update in self._updates(task, requests)])
+        updates = self._updates(task, requests)
+        deltas = torch.stack([update.delta for update in updates])
+        self._count_saturated(task, updates)
         pending = [self._pending[request] for request in requests]
         store = self._stores[task]
         delay = store.newest - min(sent.version for sent in pending)
@@ -160,18 +169,23 @@ class TorchLearner:
                 tensors[f"{number}.version.{version}"] = store[version]
             for key, value in self._servers[name].state().items():
                 tensors[f"{number}.server.{key}"] = value
+            if name in self._saturated:
+                tensors[f"{number}.saturated"] = self._saturated[name]
         for request, pending in self._pending.items():
             if pending.update is not None:
                 tensors[f"update.{request}"] = pending.update.delta
                 tensors[f"loss.{request}"] = pending.update.loss
+                if pending.update.saturated is not None:
+                    tensors[f"saturated.{request}"] = pending.update.saturated
         return tensors
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Put the tensors of ``state`` in place, where the books are as they were then."""
         for request, pending in self._pending.items():
             if f"update.{request}" in tensors:
-                delta = tensors[f"update.{request}"].to(self._device)
-                pending.update = Update(delta, tensors[f"loss.{request}"].to(self._device))
+                names = (f"{part}.{request}" for part in ("update", "loss", "saturated"))
+                parts = [tensors[key].to(self._device) for key in names if key in tensors]
+                pending.update = Update(*parts)
         for number, (name, store) in enumerate(self._stores.items()):
             for request in list(self._waiting[name]):
                 if self._pending[request].update is not None:
@@ -179,6 +193,8 @@ class TorchLearner:
                     store.release(self._pending[request].version)
             for version in store.versions():
                 store.put(version, tensors[f"{number}.version.{version}"].to(self._device))
+            if f"{number}.saturated" in tensors:
+                self._saturated[name] = tensors[f"{number}.saturated"].to(self._device)
             prefix = f"{number}.server."
             self._servers[name].restore(
                 {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
@@ -243,6 +259,13 @@ class TorchLearner:
             assert update is not None
             updates.append(update)
         return updates
+
+    def _count_saturated(self, task: TaskName, updates: Sequence[Update]) -> None:
+        marks = [update.saturated for update in updates if update.saturated is not None]
+        if marks:
+            found = torch.stack(marks).sum()
+            before = self._saturated.get(task)
+            self._saturated[task] = found if before is None else before + found
 
     def _train(self, task: TaskName, missing: Sequence[RequestId]) -> None:
         """Train these, and beside them whatever else is outstanding, as far as there is room.

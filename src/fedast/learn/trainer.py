@@ -40,6 +40,9 @@ class Update:
 
     delta: torch.Tensor
     loss: torch.Tensor
+    saturated: torch.Tensor | None = None
+    """Whether (1 or 0) a value was too large for fp16 on the way and was cut off; None if this was
+    not trained in fp16."""
 
 
 class Trainer(Protocol):

@@ -11,7 +11,7 @@ import itertools
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,7 @@ def _task_json(task: TaskRecord) -> dict[str, Any]:
         for name, column in zip(names, columns or [()] * 4, strict=True)
     }
     return {
-        "result": asdict(task.result),
+        "result": task.result.to_json(),
         "final_mean": task.final,
         "final_loss_mean": task.final_loss,
         "rounds_to_target": task.rounds_to_target,

@@ -36,6 +36,15 @@ class TaskResult:
     staleness_mean: float
     staleness_max: int
     finish_reason: str
+    saturated: int | None = None
+    """Aggregated updates in which a value was cut off that was too large for fp16; None if it was
+    not trained in fp16."""
+
+    def to_json(self) -> dict[str, Any]:
+        table = asdict(self)
+        if self.saturated is None:
+            del table["saturated"]
+        return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +81,10 @@ class RunResult:
         metrics: Mapping[TaskName, str],
         wall_seconds: float,
         finals: Mapping[TaskName, tuple[float, float]],
+        saturated: Mapping[TaskName, int] | None = None,
     ) -> RunResult:
-        """``finals`` are metric and loss on a larger test set, for tasks that have one."""
+        """``finals`` are metric and loss on a larger test set, for tasks that have one;
+        ``saturated`` counts updates with values cut off, for tasks that were trained in fp16."""
         tasks, curves, requests = {}, {}, {}
         for name, task in tally.tasks.items():
             last = (task.curve[-1].accuracy, task.curve[-1].loss) if task.curve else None
@@ -89,6 +100,7 @@ class RunResult:
                 staleness_max=task.staleness_max,
                 # A task that was to join later never finished: it never began.
                 finish_reason=str(task.finish_reason or FinishReason.INTERRUPTED),
+                saturated=(saturated or {}).get(name),
             )
             curves[name] = tuple(task.curve)
             requests[name] = tuple(task.requests)
@@ -109,7 +121,7 @@ class RunResult:
             "schema": SCHEMA,
             "algorithm": self.algorithm,
             "seed": self.seed,
-            "tasks": {name: asdict(task) for name, task in self.tasks.items()},
+            "tasks": {name: task.to_json() for name, task in self.tasks.items()},
             "finish_time": self.finish_time,
             "wall_seconds": self.wall_seconds,
             "updates_per_second": self.updates_per_second,

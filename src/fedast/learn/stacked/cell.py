@@ -8,7 +8,8 @@ program's own memory from the first character to the last; in single precision
 they do not fit and come from the cache at every character.
 
 fp16 has as many digits as TF32 but a smaller range, so gradients are enlarged
-inside the kernel, and as operands cut off where they are too large.
+inside the kernel, and operands are cut off where they are too large; a copy in
+which that has happened is marked.
 """
 
 from __future__ import annotations
@@ -28,8 +29,25 @@ def _tanh(x):
 
 
 @triton.jit
+def _bounded(x, OPERAND: tl.constexpr):
+    """As an operand; what fp16 cannot hold is cut off."""
+    if tl.float16 == OPERAND:
+        x = tl.clamp(x, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL)
+    return x.to(OPERAND)
+
+
+@triton.jit
 def _load(kernel, square, OPERAND: tl.constexpr):
-    return tl.load(kernel, mask=square, other=0.0).to(OPERAND)
+    return _bounded(tl.load(kernel, mask=square, other=0.0), OPERAND)
+
+
+@triton.jit
+def _load_marked(kernel, square, mark, OPERAND: tl.constexpr):
+    """The same, with a mark if a weight is cut off."""
+    weight = tl.load(kernel, mask=square, other=0.0)
+    if tl.float16 == OPERAND:
+        tl.store(mark, 1, mask=tl.max(tl.abs(weight)) > 65504.0)
+    return _bounded(weight, OPERAND)
 
 
 @triton.jit
@@ -97,16 +115,8 @@ def _forward(
 
 
 @triton.jit
-def _bounded(x, OPERAND: tl.constexpr):
-    """As an operand; what fp16 cannot hold is cut off."""
-    if tl.float16 == OPERAND:
-        x = tl.clamp(x, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL)
-    return x.to(OPERAND)
-
-
-@triton.jit
 def _backward(
-    d_last, turned, cells, gates, d_gates, points, scale, inverse,
+    d_last, turned, cells, gates, d_gates, saturated, points, scale, inverse,
     LENGTH: tl.constexpr, HIDDEN: tl.constexpr, BP: tl.constexpr, BH: tl.constexpr,
     PRECISION: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
@@ -120,13 +130,14 @@ def _backward(
     kernel = turned + copy * 4 * HIDDEN * HIDDEN + j[:, None] * 4 * HIDDEN + k[None, :]
     resident: tl.constexpr = tl.float32 != OPERAND
     if resident:
-        wi = _load(kernel, square, OPERAND)
-        wf = _load(kernel + HIDDEN, square, OPERAND)
-        wg = _load(kernel + 2 * HIDDEN, square, OPERAND)
-        wo = _load(kernel + 3 * HIDDEN, square, OPERAND)
+        wi = _load_marked(kernel, square, saturated + copy, OPERAND)
+        wf = _load_marked(kernel + HIDDEN, square, saturated + copy, OPERAND)
+        wg = _load_marked(kernel + 2 * HIDDEN, square, saturated + copy, OPERAND)
+        wo = _load_marked(kernel + 3 * HIDDEN, square, saturated + copy, OPERAND)
     at = (copy * points + p)[None, :] * HIDDEN + j[:, None]
     d_state = tl.load(d_last + at, mask=inside, other=0.0) * scale
     d_cell = tl.zeros((BH, BP), dtype=tl.float32)
+    largest = tl.zeros((BH, BP), dtype=tl.float32)
     for back in range(LENGTH):
         t = LENGTH - 1 - back
         at = ((copy * (LENGTH + 1) + t) * points + p)[None, :] * HIDDEN + j[:, None]
@@ -143,6 +154,9 @@ def _backward(
         d_i = d * g * i * (1 - i)
         d_f = d * before * f * (1 - f)
         d_g = d * i * (1 - g * g)
+        if tl.float16 == OPERAND:
+            largest = tl.maximum(largest, tl.maximum(tl.abs(d_o), tl.abs(d_i)))
+            largest = tl.maximum(largest, tl.maximum(tl.abs(d_f), tl.abs(d_g)))
         if resident:
             d_state = tl.dot(wo, _bounded(d_o, OPERAND))
             d_state = tl.dot(wi, _bounded(d_i, OPERAND), d_state)
@@ -161,6 +175,8 @@ def _backward(
         tl.store(d_gates + at + HIDDEN, d_f * inverse, mask=inside)
         tl.store(d_gates + at + 2 * HIDDEN, d_g * inverse, mask=inside)
         tl.store(d_gates + at + 3 * HIDDEN, d_o * inverse, mask=inside)
+    if tl.float16 == OPERAND:
+        tl.store(saturated + copy, 1, mask=tl.max(largest) > 65504.0)
 
 
 FORWARD: dict[str, int] = {"BP": 16, "num_warps": 8, "num_stages": 1}
@@ -217,14 +233,18 @@ def run_backward(
     weight: torch.Tensor,
     cells: torch.Tensor,
     gates: torch.Tensor,
+    saturated: torch.Tensor,
     precision: Precision,
 ) -> torch.Tensor:
-    """The gradient of all gates before their nonlinearities, in the shape of ``gates``."""
+    """The gradient of all gates before their nonlinearities, in the shape of ``gates``.
+
+    ``saturated`` has a mark for each copy, which fp16 sets where a value is cut off.
+    """
     copies, length, points = gates.shape[:3]
     d_gates = torch.empty_like(gates)
     scale = ENLARGED if precision == "fp16" else 1.0
     _backward[(triton.cdiv(points, BACKWARD["BP"]), copies)](
-        d_last, weight.mT.contiguous(), cells, gates, d_gates, points, scale, 1 / scale,
+        d_last, weight.mT.contiguous(), cells, gates, d_gates, saturated, points, scale, 1 / scale,
         LENGTH=length, **BACKWARD, **_how(d_last.shape[2], precision),
     )  # fmt: skip
     return d_gates

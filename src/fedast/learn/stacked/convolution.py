@@ -14,7 +14,7 @@ kernel turned round, and that of the weights a product of images and gradient.
 In half precision, activations, gradients and a copy of the weights are stored
 in it; sums and the weights that are stepped stay in single precision. fp16 has
 as many digits as TF32 but a smaller range, so gradients are stored enlarged and
-whatever is too large is cut off.
+whatever is too large is cut off; a copy in which that has happened is marked.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from fedast.learn.stacked.net import ENLARGED, Descent, Precision
 
 
 @triton.jit
-def _stored(value, LIMIT: tl.constexpr):
-    """Within what the number format holds; what is no number stays none."""
+def _stored(value, mark, LIMIT: tl.constexpr):
+    """Within what the number format holds, with a mark if that changes it; NaN stays NaN."""
     if LIMIT:
+        tl.store(mark, 1, mask=tl.max(tl.abs(value)) > 65504.0)
         value = tl.clamp(value, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL)
     return value
 
@@ -46,7 +47,7 @@ def _larger(a, b):
 
 @triton.jit(do_not_specialize=["points"])
 def _convolve(
-    x, weight, bias, y, place, points,
+    x, weight, bias, y, place, saturated, points,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_H: tl.constexpr,
     OUT_W: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, SIZE: tl.constexpr,
     POOL: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
@@ -88,7 +89,8 @@ def _convolve(
         )  # fmt: skip
         total = tl.dot(a, c, total, input_precision=PRECISION)
     if POOL:
-        total += tl.load(bias + copy * OUT + n, mask=n < OUT, other=0.0)[None, :]
+        added = tl.load(bias + copy * OUT + n, mask=n < OUT, other=0.0)[None, :]
+        total += tl.where((out < outs)[:, None], added, 0.0)  # no mark for rows that are not there
         split = tl.permute(tl.reshape(total, (2, BM // 32, 2, 8, BN)), (1, 3, 4, 0, 2))
         left, right = tl.split(split)
         a0, a2 = tl.split(left)
@@ -100,18 +102,19 @@ def _convolve(
         q = tl.program_id(0) * (BM // 4) + tl.arange(0, BM // 4)
         at = (copy * outs + q)[:, None] * OUT + n[None, :]
         inside = (q < outs)[:, None] & (n < OUT)[None, :]
-        largest = _stored(_larger(largest, 0.0), LIMIT).to(y.dtype.element_ty)
+        largest = _stored(_larger(largest, 0.0), saturated + copy, LIMIT).to(y.dtype.element_ty)
         tl.store(y + at, tl.reshape(largest, (BM // 4, BN)), mask=inside)
         tl.store(place + at, tl.reshape(where, (BM // 4, BN)), mask=inside)
     else:
         at = (copy * outs + out)[:, None] * OUT + n[None, :]
         inside = (out < outs)[:, None] & (n < OUT)[None, :]
-        tl.store(y + at, _stored(total, LIMIT).to(y.dtype.element_ty), mask=inside)
+        total = _stored(total, saturated + copy, LIMIT)
+        tl.store(y + at, total.to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["points"])
 def _spread(
-    dy, place, wide, sums, scale, points,
+    dy, place, wide, sums, saturated, scale, points,
     OUT_H: tl.constexpr, OUT_W: tl.constexpr, WIDE_H: tl.constexpr,
     WIDE_W: tl.constexpr, BORDER: tl.constexpr, OUT: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, LIMIT: tl.constexpr, LARGE: tl.constexpr,
@@ -133,7 +136,7 @@ def _spread(
         sums + (copy * tl.num_programs(0) + tl.program_id(0)) * OUT + n,
         tl.sum(pooled, axis=0), mask=n < OUT,
     )  # fmt: skip
-    pooled = _stored(pooled, LIMIT).to(wide.dtype.element_ty)
+    pooled = _stored(pooled, saturated + copy, LIMIT).to(wide.dtype.element_ty)
     w, h, b = q % OUT_W, q // OUT_W % OUT_H, q // (OUT_W * OUT_H)
     if LARGE:
         b = b.to(tl.int64)
@@ -190,7 +193,7 @@ def _weights(
 
 @triton.jit(do_not_specialize=["shares"])
 def _descend(
-    parts, weight, stored, turned, keep, rate, shares,
+    parts, weight, stored, turned, saturated, keep, rate, shares,
     IN: tl.constexpr, OUT: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr,
     TURN: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -205,7 +208,7 @@ def _descend(
         gradient += tl.load(parts + (copy * shares + share) * COUNT + at, mask=inside, other=0.0)
     value = tl.load(weight + copy * COUNT + at, mask=inside, other=0.0) * keep - gradient * rate
     tl.store(weight + copy * COUNT + at, value, mask=inside)
-    value = _stored(value, LIMIT)
+    value = _stored(value, saturated + copy, LIMIT)
     if HALF:
         tl.store(stored + copy * COUNT + at, value.to(stored.dtype.element_ty), mask=inside)
     if TURN:
@@ -251,8 +254,17 @@ class _Block:
     """One convolution with its ReLU and pooling."""
 
     def __init__(
-        self, layer: nn.Conv2d, copies: int, descent: Descent, precision: Precision, *, last: bool
+        self,
+        layer: nn.Conv2d,
+        saturated: torch.Tensor,
+        descent: Descent,
+        precision: Precision,
+        *,
+        last: bool,
     ) -> None:
+        """``saturated`` has a mark for each copy, which is set where a value is cut off."""
+        copies = len(saturated)
+        self._saturated = saturated
         self._keep = 1.0 - descent.rate * descent.decay
         self._copies = copies
         self._used = layer.out_channels, layer.in_channels
@@ -280,7 +292,10 @@ class _Block:
         outs, ins = self._used
         self._weight[:, :outs, :, :, :ins] = given[0].permute(0, 1, 3, 4, 2)
         self._bias[:, :outs] = given[1]
-        bounded = self._weight.clamp(-_LARGEST, _LARGEST) if self._limit else self._weight
+        bounded = self._weight
+        if self._limit:
+            bounded = bounded.clamp(-_LARGEST, _LARGEST)
+            self._saturated |= (self._weight.abs() > _LARGEST).flatten(1).any(dim=1)
         self._copy.copy_(bounded)
         self._turned.copy_(bounded.permute(0, 4, 2, 3, 1).flip(2, 3))
 
@@ -316,7 +331,8 @@ class _Block:
         outs, block = points * pooled_h * pooled_w, 32
         sums = self._bias.new_empty(self._copies, triton.cdiv(outs, block), self._out)
         _spread[(sums.shape[1], self._copies)](
-            dy, self._place, self._wide, sums, self.enlarged if self._last else 1.0, points,
+            dy, self._place, self._wide, sums, self._saturated,
+            self.enlarged if self._last else 1.0, points,
             OUT_H=pooled_h, OUT_W=pooled_w, WIDE_H=high, WIDE_W=broad, BORDER=border,
             OUT=self._out, BM=block, BN=_block(self._out), LIMIT=self._limit,
             LARGE=_large(self._wide),
@@ -343,7 +359,7 @@ class _Block:
             tile |= {"BK": _block(k), "num_stages": 1}
         rows = (4 if pool else 1) * points * out_h * out_w
         _convolve[(triton.cdiv(rows, tile["BM"]), self._copies)](
-            x, weight, self._bias, y, self._place, points,
+            x, weight, self._bias, y, self._place, self._saturated, points,
             HEIGHT=height, WIDTH=width, OUT_H=out_h, OUT_W=out_w,
             IN=channels_in, OUT=channels_out, SIZE=self._size, POOL=pool,
             BN=_block(channels_out), PRECISION=self._precision, LIMIT=self._limit,
@@ -371,7 +387,8 @@ class _Block:
         )  # fmt: skip
         count = self._weight[0].numel()
         _descend[(triton.cdiv(count, 1024), self._copies)](
-            parts, self._weight, self._copy, self._turned, self._keep, self._rate, shares,
+            parts, self._weight, self._copy, self._turned, self._saturated,
+            self._keep, self._rate, shares,
             IN=self._in, OUT=self._out, SIZE=self._size, HALF=self._copy is not self._weight,
             TURN=turn, LIMIT=self._limit, BLOCK=1024,
         )  # fmt: skip
@@ -384,13 +401,17 @@ class ConvPools:
     def __init__(
         self, layers: list[nn.Conv2d], copies: int, descent: Descent, precision: Precision
     ) -> None:
+        marks = layers[0].weight.new_zeros(copies, dtype=torch.int32)
+        self.saturated = marks if precision == "fp16" else None
         self._blocks = [
-            _Block(layer, copies, descent, precision, last=layer is layers[-1]) for layer in layers
+            _Block(layer, marks, descent, precision, last=layer is layers[-1]) for layer in layers
         ]
         self._ins, self._outs = layers[0].in_channels, layers[-1].out_channels
         self.parameters = 2 * len(layers)
 
     def load(self, given: list[torch.Tensor]) -> None:
+        if self.saturated is not None:
+            self.saturated.zero_()
         for number, block in enumerate(self._blocks):
             block.load(given[2 * number : 2 * number + 2])
 

@@ -14,6 +14,8 @@ from fedast.learn.stacked.net import Descent, Layout
 
 @final
 class GeneralNet:
+    saturated = None
+
     def __init__(
         self,
         module: nn.Module,

@@ -239,9 +239,13 @@ def _apart(x: torch.Tensor, copies: int) -> torch.Tensor:
 
 @final
 class LayeredNet:
-    def __init__(self, layers: Sequence[Layer], layout: Layout) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], layout: Layout, saturated: torch.Tensor | None = None
+    ) -> None:
         self._layers = layers
         self._layout = layout
+        self.saturated = saturated
+        """The marks of the layers that compute in fp16."""
 
     def load(self, flat: torch.Tensor) -> None:
         parts = self._layout.split(flat)
@@ -292,15 +296,18 @@ def layered(
     """A net by hand from a sequence of known layers, or ``Unstackable``."""
     parts = flattened(module)
     layers: list[Layer] = []
+    saturated: torch.Tensor | None = None
     convolutions = with_kernels(module)
     if convolutions:
         from fedast.learn.stacked.convolution import ConvPools  # needs Triton
 
-        layers.append(ConvPools(convolutions, copies, descent, precision))
+        blocks = ConvPools(convolutions, copies, descent, precision)
+        layers.append(blocks)
+        saturated = blocks.saturated
         parts = parts[3 * len(convolutions) :]
     parts = _pool_first(parts)
     layers += [_layer(part, copies, descent) for part in parts]
-    return LayeredNet(layers, Layout.of(module))
+    return LayeredNet(layers, Layout.of(module), saturated)
 
 
 def with_kernels(module: nn.Module) -> list[nn.Conv2d]:

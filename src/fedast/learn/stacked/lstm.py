@@ -47,8 +47,14 @@ class CharLSTMNet:
         weight = module.out.weight
         self._kernels = with_kernels(module)
         self._parameters = [weight.new_zeros((copies, *shape)) for shape in self._layout.shapes]
+        self._marks = weight.new_zeros(copies, dtype=torch.int32)
+
+    @property
+    def saturated(self) -> torch.Tensor | None:
+        return self._marks if self._kernels and self._precision == "fp16" else None
 
     def load(self, flat: torch.Tensor) -> None:
+        self._marks.zero_()
         for mine, given in zip(self._parameters, self._layout.split(flat), strict=True):
             mine.copy_(given)
 
@@ -133,7 +139,7 @@ class CharLSTMNet:
         if self._kernels:
             from fedast.learn.stacked.cell import run_backward
 
-            return run_backward(d_state, weight, cells, gates, self._precision)
+            return run_backward(d_state, weight, cells, gates, self._marks, self._precision)
         d_gates = torch.empty_like(gates)
         d_cell = torch.zeros_like(d_state)
         for t in reversed(range(gates.shape[1])):

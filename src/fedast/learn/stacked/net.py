@@ -27,6 +27,12 @@ class Descent:
 class Net(Protocol):
     """C copies of a model at work. Its tensors stay where they are, for graphs to be captured."""
 
+    @property
+    def saturated(self) -> torch.Tensor | None:
+        """For each copy, whether (1) or not (0) a value has been too large for fp16 and was cut off
+        since ``load``; None where nothing is ever cut off."""
+        ...
+
     def load(self, flat: torch.Tensor) -> None:
         """Set all copies from flat vectors, one per row."""
         ...
