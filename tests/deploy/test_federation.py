@@ -23,10 +23,14 @@ from fedast.deploy.memory import Hub, MemoryClient, MemoryServer, order
 from fedast.deploy.transport import Delivery, Gone
 from fedast.experiments.config import RunConfig
 from fedast.experiments.federate import Federation, LocalTraining
-from fedast.experiments.load import ConfigError
+from fedast.experiments.load import ConfigError, load
+from fedast.experiments.resolve import resolve
+from fedast.learn.flat import FlatModel
+from fedast.learn.task import Task
 from fedast.records.run import UnusableFolder
 from tests.deploy.nats_support import free_port
 from tests.deploy.support import audit, events, two_tasks
+from tests.learn.test_statistics import Normalised, make_task
 
 
 def agent(hub: Hub, config: RunConfig, client: int) -> Agent:
@@ -554,3 +558,28 @@ def test_prometheus_finds_the_meters(tmp_path: Path) -> None:
     assert "fedast_clients 4.0" in text
     assert 'fedast_round{task="second"}' in text
     audit(tmp_path / "run")
+
+
+def normalised(clients: int, seed: int) -> Task:
+    """A task with batch normalisation, for a configuration."""
+    return make_task(rounds=15, server_rate=1.0, buffer=2)
+
+
+@pytest.mark.parametrize("half", ["false", "true"])
+def test_running_statistics_of_a_federation_stay_in_range(tmp_path: Path, half: str) -> None:
+    path = tmp_path / "federation.toml"
+    path.write_text(
+        'seed = 1\n[algorithm]\nname = "fedast-s"\n[simulation]\nclients = 12\n'
+        f"[federation]\nmin_clients = 12\nhalf_uploads = {half}\n"
+        '[[tasks]]\nuse = "tests.deploy.test_federation:normalised"\nname = "t"\n'
+    )
+    config = resolve(load(path), tmp_path)
+    federation = asyncio.run(federate(config, tmp_path / "run", Hub()))
+    module, start = Normalised(), Normalised()
+    FlatModel(module, torch.device("cpu")).write(federation.model("t"))
+    assert module.norm.running_var is not None
+    assert module.norm.running_var.min() >= 0
+    assert not torch.equal(module.norm.running_var, torch.ones(6))
+    assert torch.equal(module.table, start.table), "half precision would have rounded it"
+    tasks = json.loads((tmp_path / "run" / "result.json").read_text())["tasks"]
+    assert tasks["t"]["finish_reason"] == "rounds"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -175,3 +176,23 @@ def test_a_token_stands_for_one_assignment() -> None:
         wire.token(ours, 2, 3, "0.1.abd"),
     }
     assert len(others | {base}) == 5
+
+
+def test_buffers_travel_in_single_precision_beside_the_update() -> None:
+    buffers = np.array([1e6, 1e-9, 0.1], np.float32)
+    update = wire.Update(1, "t", "a", 0.1, 0.1, 1, np.ones(4, np.float32), buffers=buffers)
+    found = wire.decode(wire.encode(update, "half"), wire.Update)
+    assert np.array_equal(found.buffers, buffers)
+    assert wire.sound(found, 7, None, 3) is None
+    old = wire.Update(1, "t", "a", 0.1, 0.1, 1, np.ones(7, np.float32))
+    assert wire.sound(old, 7, None, 3) is None, "differences in their place, which nobody uses"
+    assert "entries of buffers" in (wire.sound(found, 7, None, 2) or "")
+    assert "entries" in (wire.sound(found, 8, None, 3) or "")
+    assert "entries" in (wire.sound(replace(old, vector=np.ones(4, np.float32)), 7, None, 3) or "")
+    spoilt = replace(found, buffers=np.array([1, np.nan, 0], np.float32))
+    assert "not finite" in (wire.sound(spoilt, 7, None, 3) or "")
+    model = wire.encode(wire.Model("a", 0, np.ones(2, np.float32)))
+    body = save({"vector": np.ones(2, np.float32), "buffers": buffers})
+    end = 9 + struct.unpack(">I", model[5:9])[0]
+    with pytest.raises(wire.WireError, match="nothing else"):
+        wire.decode(model[:end] + body, wire.Model)

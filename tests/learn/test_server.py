@@ -119,7 +119,7 @@ def test_fadas_steps_shrink_with_the_delay_beyond_its_patience() -> None:
     assert first(40, "adam") == first(0, "adam")
 
 
-def test_statistics_move_plainly_whatever_the_step() -> None:
+def test_what_sgd_does_not_train_moves_plainly_whatever_the_step() -> None:
     direction = torch.tensor([1.0, 4.0])
     for how, expected in ((Momentum(beta=0.9), 0.4), (Adaptive(), 4.0), (Plain(), 0.4)):
         stepper = start(how, torch.zeros(2), 1, rate=0.1, scale=1.0)

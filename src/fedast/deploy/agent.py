@@ -36,13 +36,18 @@ class Training(Protocol):
     def tasks(self) -> Sequence[TaskName]: ...
 
     def size(self, task: TaskName) -> int:
-        """Parameters of the task's model."""
+        """Entries of the task's model: parameters and floating-point buffers."""
+        ...
+
+    def buffers(self, task: TaskName) -> int:
+        """How many of them, the last, are buffers."""
         ...
 
     def train(
         self, task: TaskName, request: int, vector: wire.Vector
     ) -> tuple[wire.Vector, float, int]:
-        """The update, its mean training loss, and how many points this client has."""
+        """The update of the parameters with the values of the buffers behind it, its mean training
+        loss, and how many points this client has."""
         ...
 
     def evaluate(self, task: TaskName, vector: wire.Vector) -> tuple[float, float, int]:
@@ -156,13 +161,15 @@ class Agent:
             return await self._evaluate(request, vector)
         began = self._clock()
         try:
-            delta, loss, samples = await asyncio.to_thread(
+            trained, loss, samples = await asyncio.to_thread(
                 self._training.train, request.task, request.id, vector
             )
         except Exception as error:  # whatever the user's own data or model raises
             log.exception("training failed")
             return self._failure(request, f"{type(error).__name__}: {error}"[:500])
         work = self._clock() - began
+        end = len(trained) - self._training.buffers(request.task)
+        vector, buffers = np.split(trained.astype(np.float32), [end])
         return wire.Update(
             request=request.id,
             token=request.token,
@@ -170,7 +177,8 @@ class Agent:
             loss=loss,
             work_seconds=work,
             samples=samples,
-            vector=delta.astype(np.float32),
+            vector=vector,
+            buffers=buffers if len(buffers) else None,
         )
 
     async def _evaluate(self, request: wire.Request, vector: wire.Vector) -> wire.Update:

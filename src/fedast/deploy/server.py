@@ -113,6 +113,7 @@ class FederationServer:
         self._later = dict(later)
         self._numbers = {name: number for number, name in enumerate(tasks)}
         self._sizes = {name: learner.parameters(name).numel() for name in tasks}
+        self._buffers = {name: learner.buffers(name) for name in tasks}
         self._transport = transport
         self._diary = diary
         self._seed = seed
@@ -494,12 +495,17 @@ class FederationServer:
             if not update.failed.startswith(wire.MODEL_GONE):  # that would be our fault
                 await self._failure(client)
             return
-        wrong = wire.sound(update, self._sizes[send.task], self._options.norm_bound)
+        size, buffers = self._sizes[send.task], self._buffers[send.task]
+        wrong = wire.sound(update, size, self._options.norm_bound, buffers)
         if wrong is not None:
             await self._invalid(client, request, place, wrong)
             return
         assert update.vector is not None
-        value = Update(torch.from_numpy(update.vector), torch.tensor(update.loss))
+        value = Update(
+            torch.from_numpy(update.vector),
+            torch.tensor(update.loss),
+            None if update.buffers is None else torch.from_numpy(update.buffers),
+        )
         entry = {"e": "arrive", "r": request, "w": update.work_seconds, "l": update.loss,
                  "place": place}  # fmt: skip
         await self._happen(entry, value)

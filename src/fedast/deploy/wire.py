@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -26,6 +26,8 @@ _MAGIC = b"FAST"
 _PREFIX = struct.Struct(">4sBI")
 _MAX_HEADER = 64 * 1024
 _TYPES = {"single": np.float32, "half": np.float16}
+_TENSORS = ("vector", "buffers")
+"""Fields that travel behind the header."""
 
 Vector: TypeAlias = npt.NDArray[np.float32]
 
@@ -80,6 +82,9 @@ class Update:
     vector: Vector | None
     metric: float | None = None
     failed: str | None = None
+    buffers: Vector | None = None
+    """The values of the model's floating-point buffers, if it has any; then ``vector`` is without
+    them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +119,11 @@ def encode(message: Message, precision: str = "single") -> bytes:
     header: dict[str, Any] = {"kind": _NAMES[type(message)]}
     tensors: dict[str, npt.NDArray[Any]] = {}
     fields = {name: getattr(message, name) for name in message.__slots__}
-    vector = fields.pop("vector", None)
+    vector, buffers = (fields.pop(name, None) for name in _TENSORS)
     if vector is not None:
         tensors["vector"] = np.ascontiguousarray(vector, dtype=_TYPES[precision])
+    if buffers is not None:  # values, of which half precision would be too coarse or too small
+        tensors["buffers"] = np.ascontiguousarray(buffers, dtype=np.float32)
     header["fields"] = fields
     text = json.dumps(header, separators=(",", ":"), allow_nan=True).encode()
     body = save(tensors) if tensors else b""
@@ -148,7 +155,7 @@ def decode(data: bytes, kind: type[Message]) -> Any:
     ) as error:  # fmt: skip
         raise WireError(f"its header is not what it should be ({type(error).__name__})") from None
     if "vector" in kind.__slots__:
-        fields["vector"] = _vector(data[end:])
+        fields |= _vectors(data[end:], [name for name in _TENSORS if name in kind.__slots__])
         if fields["vector"] is None and kind is Model:
             raise WireError("a model without its vector")
     elif end != len(data):
@@ -158,7 +165,7 @@ def decode(data: bytes, kind: type[Message]) -> Any:
 
 def _checked(kind: type[Message], fields: Any) -> dict[str, Any]:
     """Exactly the fields of the kind, each of its type."""
-    wanted = {name: text for name, text in kind.__annotations__.items() if name != "vector"}
+    wanted = {name: text for name, text in kind.__annotations__.items() if name not in _TENSORS}
     if not isinstance(fields, dict) or fields.keys() != wanted.keys():
         raise WireError("its header has other fields than it should")
     found = {}
@@ -198,19 +205,22 @@ def _fits(value: Any, text: str) -> bool:
     return False
 
 
-def _vector(body: bytes) -> Vector | None:
+def _vectors(body: bytes, names: Sequence[str]) -> dict[str, Vector | None]:
+    """Those of these names that are there; none without ``vector``."""
     if not body:
-        return None
+        return dict.fromkeys(names)
     try:
         tensors = load(body)
     except (SafetensorError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise WireError(f"its tensors cannot be read ({type(error).__name__})") from None
-    vector = tensors.get("vector")
-    if vector is None or len(tensors) != 1 or vector.ndim != 1:
+    if "vector" not in tensors or not tensors.keys() <= set(names):
         raise WireError("it should have one vector and nothing else")
-    if vector.dtype not in (np.float32, np.float16):
-        raise WireError(f"its vector is of type {vector.dtype}, not float32 or float16")
-    return vector.astype(np.float32)
+    for name, tensor in tensors.items():
+        if tensor.ndim != 1:
+            raise WireError(f"its {name} has {tensor.ndim} dimensions, not one")
+        if tensor.dtype not in (np.float32, np.float16):
+            raise WireError(f"its {name} is of type {tensor.dtype}, not float32 or float16")
+    return {name: tensors[name].astype(np.float32) if name in tensors else None for name in names}
 
 
 def model_name(model: bytes, task_number: int, version: int) -> str:
@@ -233,12 +243,20 @@ def token(secret: bytes, request: int, client: int, model: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12, key=secret).hexdigest()
 
 
-def sound(update: Update, size: int, norm_bound: float | None) -> str | None:
-    """What is wrong with an update for a model of this size; None if nothing is."""
+def sound(update: Update, size: int, norm_bound: float | None, buffers: int = 0) -> str | None:
+    """What is wrong with an update for a model of this size, so many of it buffers; None if nothing
+    is. An update without ``buffers`` has differences in their place."""
     if update.vector is None:
         return f"the client could not train: {(update.failed or 'no reason given')[:200]}"
-    if update.vector.shape != (size,):
-        return f"its vector has {update.vector.size} entries, the model {size}"
+    wanted = size
+    if update.buffers is not None:
+        wanted = size - buffers
+        if update.buffers.shape != (buffers,):
+            return f"it has {update.buffers.size} entries of buffers, the model {buffers}"
+        if not np.isfinite(update.buffers).all():
+            return "its buffers are not finite"
+    if update.vector.shape != (wanted,):
+        return f"its vector has {update.vector.size} entries, the model {wanted}"
     if not np.isfinite(update.vector).all() or not math.isfinite(update.loss):
         return "it is not finite"
     if not math.isfinite(update.work_seconds) or update.work_seconds < 0:

@@ -269,11 +269,15 @@ class LocalTraining:
     def size(self, task: TaskName) -> int:
         return self._benches[task].model.read().numel()
 
+    def buffers(self, task: TaskName) -> int:
+        return self._benches[task].model.buffer_count
+
     def train(self, task: TaskName, request: int, vector: Vector) -> tuple[Vector, float, int]:
         place = self._places[task]
         (update,) = self._trainer.train(task, [Job(request, place, torch.from_numpy(vector))])
         samples = len(self._benches[task].task.partition[place])
-        return update.delta.numpy(), float(update.loss), samples
+        parts = [update.delta] if update.buffers is None else [update.delta, update.buffers]
+        return torch.cat(parts).numpy(), float(update.loss), samples
 
     @staticmethod
     def _with_own_data(task: Task, config: RunConfig, client: ClientId) -> Task:

@@ -126,8 +126,7 @@ def memory_notes(config: RunConfig) -> list[str]:
             module = task.model()
         except Exception:  # the run itself will say what is wrong with it
             continue
-        state = [*module.parameters(), *(b for b in module.buffers() if b.is_floating_point())]
-        need = how.memory(len(task.partition), sum(piece.numel() for piece in state))
+        need = how.memory(len(task.partition), sum(p.numel() for p in module.parameters()))
         if need:
             notes.append(f"{task.name}: cached calibration keeps {size_text(need)}")
     return notes

@@ -160,7 +160,9 @@ class _Engine:
         losses = self._losses / len(batches)
         marks = self._net.saturated
         saturated = [None] * len(jobs) if marks is None else marks.clone().unbind()
-        return [Update(deltas[i].clone(), losses[i], saturated[i]) for i in range(len(jobs))]
+        return [
+            Update(deltas[i].clone(), losses[i], saturated=saturated[i]) for i in range(len(jobs))
+        ]
 
     def _step(self) -> None:
         """One local step of all copies, with nothing asked of the host."""

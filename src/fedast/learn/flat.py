@@ -1,9 +1,9 @@
 """A module's state as one flat vector, and back.
 
-The vector holds the parameters, then the floating-point buffers (the running
-statistics of a normalisation layer, say), which are averaged over clients like
-parameters but never stepped by SGD. Integer buffers stay as the model's
-constructor made them.
+The vector holds the parameters (frozen ones last), then the floating-point
+buffers (the running statistics of a normalisation layer, say), which are
+averaged over clients but never stepped, neither by SGD nor by the server.
+Integer buffers stay as the model's constructor made them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ class FlatModel:
             if not buffer.is_floating_point()
         ]
         self.parameter_count = sum(p.numel() for p in self.parameters)
+        self.buffers_from = self.parameter_count + sum(p.numel() for p in frozen)
+        """Where the buffers begin in the vector."""
+        self.buffer_count = sum(b.numel() for b in floating)
 
     def read(self) -> torch.Tensor:
         """A fresh vector with the module's present state."""

@@ -87,6 +87,10 @@ class TorchLearner:
         store = self._stores[task]
         return store[store.newest]
 
+    def buffers(self, task: TaskName) -> int:
+        """How many of its entries, the last, are floating-point buffers."""
+        return self._benches[task].model.buffer_count
+
     def version(self, task: TaskName) -> Version:
         """Of these parameters: how often the model has been stepped."""
         return self._stores[task].newest
@@ -143,14 +147,18 @@ class TorchLearner:
     ) -> None:
         """x <- x - eta_s eta_c tau mean(weight * Delta), or as the task's server side does it."""
         updates = self._updates(task, requests)
-        deltas = torch.stack([update.delta for update in updates])
         self._count_saturated(task, updates)
+        deltas = self._deltas(task, updates)
         pending = [self._pending[request] for request in requests]
-        store = self._stores[task]
+        store, server = self._stores[task], self._servers[task]
+        parameters, buffers = store[store.newest].tensor_split([deltas.shape[1]])
         delay = store.newest - min(sent.version for sent in pending)
         clients = [sent.client for sent in pending]
-        step = self._servers[task].step(clients, deltas, weights, delay)
-        store.publish(store[store.newest] - step)
+        parameters = parameters - server.step(clients, deltas, weights, delay)
+        if len(buffers):
+            buffers = server.mix(buffers, [update.buffers for update in updates], weights)
+            parameters = torch.cat([parameters, buffers])
+        store.publish(parameters)
         for request in requests:
             self._release(request, task)
 
@@ -175,6 +183,8 @@ class TorchLearner:
             if pending.update is not None:
                 tensors[f"update.{request}"] = pending.update.delta
                 tensors[f"loss.{request}"] = pending.update.loss
+                if pending.update.buffers is not None:
+                    tensors[f"buffers.{request}"] = pending.update.buffers
                 if pending.update.saturated is not None:
                     tensors[f"saturated.{request}"] = pending.update.saturated
         return tensors
@@ -183,9 +193,12 @@ class TorchLearner:
         """Put the tensors of ``state`` in place, where the books are as they were then."""
         for request, pending in self._pending.items():
             if f"update.{request}" in tensors:
-                names = (f"{part}.{request}" for part in ("update", "loss", "saturated"))
-                parts = [tensors[key].to(self._device) for key in names if key in tensors]
-                pending.update = Update(*parts)
+                found = {
+                    part: tensors[f"{part}.{request}"].to(self._device)
+                    for part in ("update", "loss", "buffers", "saturated")
+                    if f"{part}.{request}" in tensors
+                }
+                pending.update = Update(delta=found.pop("update"), **found)
         for number, (name, store) in enumerate(self._stores.items()):
             for request in list(self._waiting[name]):
                 if self._pending[request].update is not None:
@@ -206,7 +219,7 @@ class TorchLearner:
     def variance(self, task: TaskName) -> float:
         """(1/V) sum |Delta_i - mean|^2 / |mean|^2 over the task's latest V updates."""
         latest = self._updates(task, self._latest[task])
-        deltas = torch.stack([update.delta for update in latest]).double()
+        deltas = self._deltas(task, latest).double()
         mean = deltas.mean(dim=0)
         spread = (deltas - mean).square().sum(dim=1).mean()
         return float(spread / mean.square().sum())
@@ -240,7 +253,7 @@ class TorchLearner:
                 task.server,
                 rate=rate,
                 scale=how.client_rate * how.local_steps,
-                initial=bench.model.read(),
+                initial=bench.model.read()[: bench.model.buffers_from],
                 trained=bench.model.parameter_count,
                 clients=len(task.partition),
             )
@@ -259,6 +272,12 @@ class TorchLearner:
             assert update is not None
             updates.append(update)
         return updates
+
+    def _deltas(self, task: TaskName, updates: Sequence[Update]) -> torch.Tensor:
+        """Of the parameters; what older checkpoints and clients have behind them, differences of
+        buffers, is no value to be averaged."""
+        end = self._benches[task].model.buffers_from
+        return torch.stack([update.delta[:end] for update in updates])
 
     def _count_saturated(self, task: TaskName, updates: Sequence[Update]) -> None:
         marks = [update.saturated for update in updates if update.saturated is not None]

@@ -79,7 +79,10 @@ class ProcessTrainer:
             worker.wait()
         count = len(jobs)
         deltas, losses = shelf.deltas[:count].clone(), shelf.losses[:count].clone()
-        return [Update(deltas[slot], losses[slot]) for slot in range(count)]
+        buffers = (
+            shelf.buffers[:count].clone().unbind() if shelf.buffers.numel() else [None] * count
+        )
+        return [Update(deltas[slot], losses[slot], buffers[slot]) for slot in range(count)]
 
     def close(self) -> None:
         for worker in self._workers:
@@ -94,7 +97,8 @@ class _Shelf:
     def __init__(self, bench: Workbench, slots: int) -> None:
         example = bench.model.read()
         self.bases = _shared((slots, len(example)), example.dtype)
-        self.deltas = _shared((slots, len(example)), example.dtype)
+        self.deltas = _shared((slots, bench.model.buffers_from), example.dtype)
+        self.buffers = _shared((slots, bench.model.buffer_count), example.dtype)
         self.losses = _shared((slots,), example.dtype)
 
 
@@ -103,6 +107,8 @@ def _shared(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     size = torch.empty(0, dtype=dtype).element_size()
     for side in shape:
         size *= side
+    if size == 0:
+        return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(mmap.mmap(-1, size), dtype=dtype).view(shape)
 
 
@@ -171,6 +177,8 @@ def _work(
                 (update,) = trainer.train(task, [Job(request, client, shelf.bases[slot])])
                 shelf.deltas[slot].copy_(update.delta)
                 shelf.losses[slot].copy_(update.loss)
+                if update.buffers is not None:
+                    shelf.buffers[slot].copy_(update.buffers)
                 said: str | RequestId = request
             except Exception as error:
                 said = f"{type(error).__name__}: {error}"

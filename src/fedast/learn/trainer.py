@@ -36,10 +36,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What comes back: the mean stochastic gradient (Delta) and the mean training loss."""
+    """What comes back: the mean stochastic gradient (Delta) of the parameters and the mean training
+    loss."""
 
     delta: torch.Tensor
     loss: torch.Tensor
+    buffers: torch.Tensor | None = None
+    """The values of the model's floating-point buffers after the training; None if it has none."""
     saturated: torch.Tensor | None = None
     """Whether (1 or 0) a value was too large for fp16 on the way and was cut off; None if this was
     not trained in fp16."""
@@ -213,8 +216,10 @@ class SerialTrainer:
                             gradient = gradient.add(parameter, alpha=how.weight_decay)
                             parameter.sub_(gradient, alpha=how.client_rate)
                 total += loss.detach()
-        delta = (job.base - model.read()) / (how.local_steps * how.client_rate)
-        return Update(delta, total / how.local_steps)
+        after, end = model.read(), model.buffers_from
+        delta = (job.base[:end] - after[:end]) / (how.local_steps * how.client_rate)
+        buffers = after[end:].clone() if model.buffer_count else None
+        return Update(delta, total / how.local_steps, buffers)
 
 
 @contextmanager

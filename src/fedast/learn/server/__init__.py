@@ -2,5 +2,6 @@
 
 They are clipped, weighted and combined into one direction (``combining``),
 perhaps calibrated by what each client sent before (``calibration``), and the
-model takes a step along it (``stepping``).
+model takes a step along it (``stepping``). Running statistics are averaged
+(``statistics``).
 """

@@ -83,8 +83,10 @@ class Cache:
         return {"rows": self._rows, "mean": self.mean}
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
-        self._rows.copy_(state["rows"])
-        self.mean = state["mean"].to(self.mean)
+        # (Older checkpoints have running statistics behind the parameters.)
+        parameters = len(self.mean)
+        self._rows.copy_(state["rows"][:, :parameters])
+        self.mean = state["mean"][:parameters].to(self.mean)
 
 
 @final
@@ -141,7 +143,9 @@ class Calibrator:
         self.cache.restore(state)
         rounds, pairs, self._plain, self._calibrated = state["measured"].tolist()
         self.rounds, self._pairs = int(rounds), int(pairs)
-        self._last = state["last"].to(self.cache.mean) if "last" in state else None
+        self._last = None
+        if "last" in state:
+            self._last = state["last"][:, : len(self.cache.mean)].to(self.cache.mean)
 
 
 def _find_place(wanted: Place, need: int, device: torch.device) -> Place:

@@ -11,6 +11,7 @@ from fedast.core.protocol import ClientId
 from fedast.learn.server.calibration import Calibrator
 from fedast.learn.server.combining import clipped, combined
 from fedast.learn.server.settings import ServerSide
+from fedast.learn.server.statistics import mixed, share_of
 from fedast.learn.server.stepping import start
 
 
@@ -28,8 +29,10 @@ class Server:
         trained: int,
         clients: int,
     ) -> None:
-        """``scale`` (eta_c tau) turns a mean gradient into what a client's model moved."""
+        """``initial`` are the model's parameters, of which SGD trains the first ``trained``;
+        ``scale`` (eta_c tau) turns a mean gradient into what a client's model moved."""
         self._combining = settings.combining
+        self._share = share_of(settings.step, rate)
         self._stepper = start(settings.step, initial, trained, rate=rate, scale=scale)
         self.calibrator: Calibrator | None = None
         if settings.calibration.use != "never":
@@ -42,7 +45,7 @@ class Server:
         weights: Sequence[float] | None,
         delay: int,
     ) -> torch.Tensor:
-        """What to take off the model for these updates, one per row."""
+        """What to take off the parameters for these updates, one per row."""
         updates = clipped(self._combining, updates)
         factors = None if weights is None else updates.new_tensor(weights)
         if self.calibrator is not None:
@@ -51,6 +54,20 @@ class Server:
             parts = updates if factors is None else updates * factors[:, None]
             direction = combined(self._combining, parts)
         return self._stepper.step(direction, delay)
+
+    def mix(
+        self,
+        present: torch.Tensor,
+        sent: Sequence[torch.Tensor | None],
+        weights: Sequence[float] | None,
+    ) -> torch.Tensor:
+        """The model's next statistics from those that clients sent, as far as they did."""
+        places = [place for place, values in enumerate(sent) if values is not None]
+        if not places:
+            return present
+        values = torch.stack([values.to(present) for values in sent if values is not None])
+        factors = None if weights is None else present.new_tensor([weights[p] for p in places])
+        return mixed(self._combining, self._share, present, values, factors)
 
     def state(self) -> dict[str, torch.Tensor]:
         state = {f"step.{name}": value for name, value in self._stepper.state().items()}

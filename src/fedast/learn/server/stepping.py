@@ -14,9 +14,8 @@ eta_s the model takes the step
   over the largest delay of the round's updates where that delay is above a
   threshold (Wang, Wang, Lu, Chen: "FADAS", ICML 2024).
 
-Only what SGD trains moves so. What a client merely counts (the running
-statistics of a normalisation layer) moves plainly, with the adaptive rules in
-full, since their rate is not a fraction of g.
+Only what SGD trains moves so; frozen parameters, whose g is zero, stay. Running
+statistics are no part of this (``statistics``).
 """
 
 from __future__ import annotations
