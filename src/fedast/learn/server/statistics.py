@@ -10,9 +10,9 @@ values v_i, and with the server's present ones p the next are
 a convex combination, whatever the delay. ``w_i`` are the algorithm's weights, if
 it has any; median and trimmed mean take the place of the mean. With eta_s = 1
 these are the clients' mean, as in FedAvg; a smaller rate, with which the model
-goes a part of the clients' way, averages over more rounds. An adaptive rate is no part of
-anything, so its share is one. Momentum, moments, clipping and calibration do not
-touch statistics.
+goes part of the clients' way, averages over more rounds. The rate of an adaptive
+step is not a fraction, so its share is one. Momentum, moments, clipping and
+calibration do not touch statistics.
 
 The result is kept between the least and the greatest of p and v_i, where only
 rounding could take it out. So what no client changed stays as it is, bit by bit.

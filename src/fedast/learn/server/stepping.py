@@ -14,8 +14,8 @@ eta_s the model takes the step
   over the largest delay of the round's updates where that delay is above a
   threshold (Wang, Wang, Lu, Chen: "FADAS", ICML 2024).
 
-Only what SGD trains moves so; frozen parameters, whose g is zero, stay. Running
-statistics are no part of this (``statistics``).
+Only parameters are stepped. Running statistics, such as those of batch
+normalisation, are averaged over clients, whatever the step.
 """
 
 from __future__ import annotations
