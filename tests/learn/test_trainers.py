@@ -346,6 +346,29 @@ def test_looking_ahead_changes_no_model(most: int) -> None:
     assert off_by(drive(make(BatchedTrainer)), drive(make(SerialTrainer))) < 1e-12
 
 
+def held(value: object) -> int:
+    """Entries in all the tables that an object holds."""
+    if isinstance(value, dict):
+        return len(value) + sum(held(entry) for entry in value.values())
+    if isinstance(value, list | tuple | set):
+        return len(value) + sum(held(entry) for entry in value)
+    if type(value).__module__.startswith("fedast.learn.batched"):
+        return held(vars(value))
+    return 0
+
+
+def test_a_trainer_does_not_grow_with_what_it_has_trained() -> None:
+    bench = Workbench.build(make_task("logistic", torch.float64), 3, CPU)
+    trainer = BatchedTrainer({"t": bench}, 3)
+    base = bench.model.read()
+    sizes = []
+    for number in range(20):
+        trainer.train("t", [Job(number, 0, base)])
+        sizes.append(held(trainer))
+    assert sizes[0] > 0
+    assert len(set(sizes)) == 1
+
+
 # --- the same on a GPU ------------------------------------------------------------------------
 
 

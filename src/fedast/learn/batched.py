@@ -57,8 +57,6 @@ class BatchedTrainer:
         self._lanes: dict[TaskName, _Lane] = {}
         self.alone: dict[TaskName, str] = {}
         """Tasks whose clients are trained one by one, and why."""
-        self.sizes: dict[TaskName, list[int]] = {name: [] for name in benches}
-        """Clients in each batch so far."""
         for name, bench in benches.items():
             try:
                 if lean and not is_lean(bench):
@@ -73,7 +71,6 @@ class BatchedTrainer:
     def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
         if task not in self._lanes:
             return self._serial.train(task, jobs)
-        self.sizes[task].append(len(jobs))
         bench, stream = self._benches[task], self._streams[task]
         batches = np.stack([batches_of(bench, stream, job)[0] for job in jobs], axis=1)
         return self._lanes[task].train(jobs, batches)

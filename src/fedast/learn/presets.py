@@ -1,4 +1,4 @@
-"""Every task that can be named: those that come with fedast and those of installed plug-ins."""
+"""The tasks that come with fedast, by name (those of installed packages: ``learn.own``)."""
 
 from __future__ import annotations
 
