@@ -201,6 +201,23 @@ def test_a_net_by_hand_that_does_not_agree_with_autograd_is_not_used(
     assert "trained the general way" in caplog.text
 
 
+def test_nets_are_held_against_autograd_in_single_precision() -> None:
+    """Also where the run itself computes in TF32, whose rounding is no reason to refuse a net."""
+    seen = []
+
+    def noted(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+        return nn.functional.cross_entropy(scores, labels)
+
+    bench = Workbench.build(replace(make_task("mlp", torch.float64), loss=noted), 3, CPU)
+    with arithmetic(Compute(device="cuda", precision="tf32")):
+        choose(bench)
+        assert torch.backends.cuda.matmul.allow_tf32
+        assert torch.backends.cudnn.allow_tf32
+    assert seen.count(False) == 2  # what the two copies are held against
+    assert seen.count(True) > 0
+
+
 @pytest.mark.parametrize("name", ["mlp", "lenet5", "lstm"])
 def test_the_general_net_is_the_oracle_of_those_by_hand(name: str) -> None:
     bench = Workbench.build(make_task(name, torch.float64), 0, CPU)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import torch
@@ -109,8 +110,9 @@ def _arrives(build: Build, bench: Workbench, precision: Precision) -> bool:
     how = bench.task.training
     expected = []
     for part in (slice(0, 2), slice(2, 4)):
-        loss = _loss(bench, inputs[part], labels[part])
-        found = torch.autograd.grad(loss, bench.model.parameters, allow_unused=True)
+        with _exact():
+            loss = _loss(bench, inputs[part], labels[part])
+            found = torch.autograd.grad(loss, bench.model.parameters, allow_unused=True)
         layout = Layout.of(bench.model.module)
         pieces = layout.split(base[None])
         moved = [
@@ -140,6 +142,20 @@ def _arrives(build: Build, bench: Workbench, precision: Precision) -> bool:
     if base.dtype == torch.float64:
         return off <= 1e-6
     return off <= tolerance(precision if base.is_cuda else "fp32")
+
+
+@contextmanager
+def _exact() -> Iterator[None]:
+    """Without TF32: what copies are held against must not round as they do. On two points, one
+    ReLU or maximum that falls the other way is a tenth of the gradient, and the net that is right
+    would be refused."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def tolerance(precision: Precision) -> float:
