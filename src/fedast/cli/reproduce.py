@@ -175,6 +175,7 @@ def report(
     folder: str, names: Sequence[str], *, update: Sequence[str], page: bool, as_json: bool
 ) -> None:
     from fedast.report.page import between_markers, markdown_table, summary, write_page
+    from fedast.report.rows import rows_of
     from fedast.report.study_figures import figures_of, save_figures
 
     place = Path(folder)
@@ -185,7 +186,7 @@ def report(
         table = [
             {"experiment": chapter.name, **asdict(row)}
             for chapter in chosen
-            for row in chapter.rows()
+            for row in rows_of(chapter)
         ]
         click.echo(json.dumps(table, indent=2))
         return
@@ -219,12 +220,13 @@ def report(
 
 def _print_rows(chosen: Sequence[Chapter]) -> None:
     from fedast.report.page import verdict_text
+    from fedast.report.rows import rows_of
 
     console = Console(highlight=False)
     for chapter in chosen:
         there, wanted = chapter.count
         console.print(f"\n[bold]{chapter.title}[/bold]  ({there} of {wanted} runs)")
-        for row in chapter.rows():
+        for row in rows_of(chapter):
             paper = "the paper claims it" if row.paper == "claim" else f"paper {row.paper}"
             line = f"{row.what}: {row.ours}; {paper}; {verdict_text(row, chapter)}"
             console.print(Padding(line, (0, 0, 0, 2)), markup=False)

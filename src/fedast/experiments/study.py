@@ -275,7 +275,7 @@ def _check(study: Study, source: str) -> None:
 
 
 _NEEDS: Mapping[str, str] = {
-    "best": "along", "linear": "along", "growing-gain": "along", "falling-rounds": "along",
+    "best": "along", "best-final": "along", "ceiling": "along", "linear": "along", "growing-gain": "along", "falling-rounds": "along",
     "first": "series", "last": "series", "similar": "series", "fewer": "task",
 }  # fmt: skip
 

@@ -9,10 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedast.records.compact import CompactRun
-from fedast.report.chapter import Chapter, Key, Row
+from fedast.report.chapter import Chapter, Key
+from fedast.report.rows import Row, rows_of
 from fedast.report.study_figures import DPI
 
-_MARKS = {"yes": "✓ yes", "no": "✗ no"}
+_MARKS = {
+    "agrees": "✓ agrees",
+    "cannot be told": "? cannot be told",
+    "does not agree": "✗ does not agree",
+}
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
@@ -25,7 +30,8 @@ th, td { text-align: left; padding: 0.3rem 0.6rem; border-bottom: 1px solid #e6e
          vertical-align: top; }
 th { background: #f5f6f8; font-weight: 600; }
 td.number { white-space: nowrap; }
-.yes { color: #00694b; } .no { color: #b03000; } .partly, .not { color: #777; }
+.agrees { color: #00694b; } .does { color: #b03000; } .cannot { color: #7a5a00; }
+.partly, .not { color: #777; }
 img { max-width: 100%; height: auto; display: block; margin: 1rem 0; }
 code { background: #f5f6f8; padding: 0.1em 0.3em; border-radius: 3px; font-size: 12.5px; }
 details { margin: 0.6rem 0; } summary { cursor: pointer; color: #0072B2; }
@@ -43,7 +49,7 @@ def write_page(
     folder: str,
 ) -> None:
     """``figures`` are PNG files by study and kind; they go into the page itself."""
-    rows = {chapter.name: chapter.rows() for chapter in chapters}
+    rows = {chapter.name: rows_of(chapter) for chapter in chapters}
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width'>",
@@ -70,14 +76,15 @@ def summary(chapters: Sequence[Chapter]) -> str:
     there, wanted = (sum(chapter.count[i] for chapter in chapters) for i in (0, 1))
     if not all(chapter.comparable for chapter in chapters):
         return f"{there} of {wanted} runs, at quick scale."
-    rows = [row for chapter in chapters for row in chapter.rows()]
+    rows = [row for chapter in chapters for row in rows_of(chapter)]
     counts = {
         verdict: sum(row.verdict == verdict for row in rows)
-        for verdict in ("yes", "no", "partly run", "not run")
+        for verdict in ("agrees", "cannot be told", "does not agree", "partly run", "not run")
     }
     return (
         f"{there} of {wanted} runs (some are in two experiments). Of {len(rows)} reported "
-        f"numbers and claims {counts['yes']} agree, {counts['no']} do not, "
+        f"numbers and claims {counts['agrees']} agree, {counts['does not agree']} do not, "
+        f"{counts['cannot be told']} cannot be told by these seeds, "
         f"{counts['partly run']} have been run in part, {counts['not run']} not at all."
     )
 
@@ -90,9 +97,12 @@ def verdict_text(row: Row, chapter: Chapter) -> str:
 
 def _verdict_rule() -> str:
     return (
-        "<p class='lead'>Ours: mean ± standard deviation over seeds. A number agrees if it differs "
-        "from the paper's by no more than t s √(1/n + 1/k), with our deviation s over n seeds, "
-        "the paper's k runs and Student's t for 95 %; a claim agrees if it holds for the means. "
+        "<p class='lead'>Ours: mean ± standard deviation over seeds. A number <i>agrees</i> if it "
+        "differs from the paper's by no more than seeds explain, t s √(1/n + 1/k) with our "
+        "deviation s over n seeds, the paper's k runs and Student's t for 95 %, and by no more "
+        "than 10 % (gains: 4 points); it <i>cannot be told</i> if it is further off than that but "
+        "inside what seeds explain; outside, it <i>does not agree</i>. A claim agrees or not if "
+        "the differences between runs of the same seed say so at 95 %. "
         "Gain: (T<sub>baseline</sub> − T)/T<sub>baseline</sub>. Rows with fewer seeds than planned "
         "get no verdict.</p>"
     )
@@ -101,7 +111,7 @@ def _verdict_rule() -> str:
 def _table(chapters: Sequence[Chapter], rows: Mapping[str, Sequence[Row]]) -> str:
     lines = [
         "<table><thead><tr><th>experiment</th><th>quantity</th><th>paper</th><th>ours</th>"
-        "<th>agrees?</th><th>seeds</th><th>remark</th></tr></thead><tbody>"
+        "<th>verdict</th><th>seeds</th><th>remark</th></tr></thead><tbody>"
     ]
     for chapter in chapters:
         for row in rows[chapter.name]:
@@ -189,16 +199,16 @@ def markdown_table(chapters: Sequence[Chapter], *, short: bool, folder: str) -> 
     lines = []
     if short:
         lines += [
-            "| quantity | paper | ours | agrees? |",
+            "| quantity | paper | ours | verdict |",
             "|---|---:|---:|---|",
         ]
     else:
         lines += [
-            "| experiment | quantity | paper | ours | agrees? | seeds | remark | runs |",
+            "| experiment | quantity | paper | ours | verdict | seeds | remark | runs |",
             "|---|---|---:|---:|---|---:|---|---|",
         ]
     for chapter in chapters:
-        for row in chapter.rows():
+        for row in rows_of(chapter):
             cells = [row.what, row.paper, row.ours, verdict_text(row, chapter)]
             if short:
                 if row.headline:

@@ -1,0 +1,127 @@
+"""What a few seeds can say: agrees, cannot be told, does not agree.
+
+Everything is compared seed by seed where seeds are common, because two runs of one seed share
+their clients, data and delays. The yardstick is Student's t at 95 %.
+
+A *number* of the paper lies inside what seeds explain if ours differs from it by no more than
+``t s sqrt(1/n + 1/k)``, where ``s`` is our standard deviation over ``n`` seeds and the paper's mean
+of ``k`` runs is taken to scatter like ours (the paper gives no deviations). Inside and near, it
+agrees; inside but further off, it cannot be told; outside, it does not agree.
+
+A *claim* is made of differences that shall be above zero, or within a tolerance. One that holds
+by more than seeds explain agrees, one that fails by more than they explain does not, and the rest
+cannot be told. Where the best of several is picked first, the level is shared out among all that
+could have been picked (Bonferroni).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Verdict: TypeAlias = Literal[
+    "agrees", "cannot be told", "does not agree", "partly run", "not run", "not compared"
+]
+
+NEAR = 0.10
+"""A number within this part of the paper's is near it."""
+NEAR_POINTS = 4.0
+"""Percentages (gains, accuracies) within so many points are near."""
+
+
+def quantile(freedom: float, *, sides: Literal[1, 2] = 2, among: int = 1) -> float:
+    """Student's t for 95 %, one of ``among`` comparisons."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 1 - 0.05 / sides / among))
+
+
+def explained(values: Sequence[float], *, sides: Literal[1, 2] = 2, among: int = 1) -> float | None:
+    """How far from zero the mean of such values may lie by chance; None for a single one."""
+    if len(values) < 2:
+        return None
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return quantile(len(values) - 1, sides=sides, among=among) * error
+
+
+@dataclass(frozen=True)
+class NumberVerdict:
+    verdict: Verdict
+    note: str
+
+
+def compare_number(
+    ours: float,
+    deviation: float | None,
+    freedom: int,
+    seeds: int,
+    paper: float,
+    paper_runs: int,
+    *,
+    points: bool,
+) -> NumberVerdict:
+    """``deviation`` is that of one seed, known with ``freedom`` degrees of freedom."""
+    if deviation is None:
+        return NumberVerdict("cannot be told", "one seed: no deviation")
+    noise = quantile(freedom) * deviation * math.sqrt(1 / seeds + 1 / paper_runs)
+    off = ours - paper
+    note = f"{off:+.1f}, seeds explain ±{noise:.1f}"
+    if abs(off) > noise:
+        return NumberVerdict("does not agree", note)
+    near = NEAR_POINTS if points else NEAR * abs(paper)
+    return NumberVerdict("agrees" if abs(off) <= near else "cannot be told", note)
+
+
+def above_zero(differences: Sequence[float], *, among: int = 1) -> Verdict:
+    """Whether a difference that shall be positive is, over seeds."""
+    noise = explained(differences, sides=1, among=among)
+    if noise is None:
+        return "cannot be told"
+    mean = statistics.fmean(differences)
+    if mean - noise > 0:
+        return "agrees"
+    return "does not agree" if mean + noise < 0 or (noise == 0 and mean <= 0) else "cannot be told"
+
+
+def within(differences: Sequence[float], tolerance: float) -> Verdict:
+    """Whether a difference that shall be small is, over seeds."""
+    noise = explained(differences)
+    if noise is None:
+        return "cannot be told"
+    mean = abs(statistics.fmean(differences))
+    if mean <= tolerance:
+        return "agrees"
+    return "does not agree" if mean - noise > tolerance else "cannot be told"
+
+
+def all_hold(verdicts: Iterable[Verdict]) -> Verdict:
+    """Of a claim with several parts."""
+    found = set(verdicts)
+    worst: Verdict
+    for worst in ("does not agree", "cannot be told"):
+        if worst in found:
+            return worst
+    return "agrees"
+
+
+def rising(columns: Sequence[Sequence[float]]) -> Verdict:
+    """Whether values, one sequence over the same seeds for each step, rise or stay.
+
+    They do if the means do and the last is above the first by more than seeds explain; they do
+    not if a step down is more than seeds explain.
+    """
+    steps = [
+        [after - before for before, after in zip(a, b, strict=True)]
+        for a, b in itertools.pairwise(columns)
+    ]
+    down = [above_zero([-value for value in step], among=len(steps)) for step in steps]
+    if "agrees" in down:
+        return "does not agree"
+    overall = above_zero([b - a for a, b in zip(columns[0], columns[-1], strict=True)])
+    means = [statistics.fmean(column) for column in columns]
+    monotone = all(a <= b for a, b in itertools.pairwise(means))
+    return "agrees" if monotone and overall == "agrees" else "cannot be told"
