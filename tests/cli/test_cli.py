@@ -143,7 +143,7 @@ def test_settings_without_effect_are_told(tmp_path: Path) -> None:
             "warning: algorithm.candidates", "warning: tasks.synthetic.combining.trim"
         ]  # fmt: skip
     assert fedast("run", QUICK, *SHORT, *idle, "--quiet").stderr == ""
-    own = ("--set", "algorithms.sync-st.first_k=3")
+    own = ("--set", "algorithms.sync-st.first_k=2")
     assert "sync-st does not run here" in refused("run", QUICK, *own)
     both = fedast(
         "compare", QUICK, "--algorithm", "fedast-s", "--algorithm", "sync-st", "--seeds", "1",
@@ -152,7 +152,7 @@ def test_settings_without_effect_are_told(tmp_path: Path) -> None:
     assert both.returncode == 0, both.stderr
     assert both.stderr == ""  # the share is of use to one of them
     config = tomllib.loads((tmp_path / "both/sync-st/seed-1/config.toml").read_text())
-    assert config["algorithm"]["first_k"] == 3
+    assert config["algorithm"]["first_k"] == 2
 
 
 def test_validate(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a configuration says to no effect.
+"""What a configuration says to no effect, or against its own purpose (``cautions``).
 
 Every key is of use somewhere, and a file may serve several commands and algorithms, so a key that
 cannot do anything in a run is no error. But whoever sets it should know. A *note* names a key whose
@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from fedast.core.protocol import TaskSpec
+from fedast.experiments.cautions import cautions
 from fedast.experiments.config import (
     ActiveCap,
     AlgorithmConfig,
@@ -52,13 +53,15 @@ class Note:
     why: str
     task: str | None = None
     """Whose key it is, if a task's; ``key`` is then without it."""
+    idle: bool = True
+    """Whether the key has no effect; if not, it defeats its own purpose."""
 
     @property
     def place(self) -> str:
         return self.key if self.task is None else f"tasks.{self.task}.{self.key}"
 
     def __str__(self) -> str:
-        return f"{self.place}: has no effect: {self.why}"
+        return f"{self.place}: {'has no effect: ' if self.idle else ''}{self.why}"
 
 
 def notes_of(config: RunConfig) -> list[Note]:
@@ -95,7 +98,8 @@ def notes(
             *_in_server(task, algorithm),
         ]
         found += [Note(key, why, task.name) for key, why in own]
-    return found
+    told = cautions(sketches, algorithm, simulation)
+    return found + [Note(key, why, idle=False) for key, why in told]
 
 
 def lines(found: Iterable[Note], tasks: int) -> list[str]:
