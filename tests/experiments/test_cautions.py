@@ -7,11 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from fedast.algorithms.fedast import FedAST
 from fedast.cli.running import load_noted
-from fedast.core.protocol import Dispatch, Evaluate, Evaluated, Started
+from fedast.core.protocol import (
+    Dispatch,
+    Evaluate,
+    Evaluated,
+    MeasureVariances,
+    Started,
+    UpdateArrived,
+    VariancesMeasured,
+)
+from fedast.core.streams import Stream
 from fedast.experiments.build import build_algorithm, build_pool
 from fedast.experiments.cautions import clients_per_round
-from fedast.experiments.config import ALGORITHMS, SyncConfig
+from fedast.experiments.config import ALGORITHMS, AsyncConfig, SyncConfig
 from fedast.experiments.load import apply_settings, load, parse
 from fedast.experiments.notes import notes_of
 from fedast.experiments.plan import plan
@@ -67,6 +77,82 @@ def test_first_k_that_waits_for_all(settings: tuple[str, ...], told: str) -> Non
     found = said(*settings)
     assert len(found) == bool(told), found
     assert all(told in line and line.startswith("algorithm.first_k: is ") for line in found)
+
+
+D = "algorithm.name=fedast-d"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ((D, "algorithm.requests=24"), ""),  # by default it can
+        ((D, "algorithm.requests=5"), ""),
+        ((D, "algorithm.requests=2"), "makes 2 of 2"),
+        ((D, "algorithm.requests=24", "algorithm.ratio=32.0"), "makes 24 of 24"),
+        ((D, "algorithm.requests=24", "tasks.0.buffer=1", "tasks.1.buffer=1"), "makes 24 of 24"),
+        ((D, "algorithm.requests=24", "tasks.0.buffer=1", "tasks.1.buffer=2"), ""),
+        ((D, "algorithm.requests=24", "algorithm.ratio=12.0"), "makes 24 of 24"),
+        ((D, "algorithm.requests=24", "algorithm.ratio=6.0"), ""),
+        ((D, "algorithm.requests=16", "algorithm.ratio=8.0", "tasks.1.join_time=2.0"),
+         "makes 16 of 16"),
+        (("algorithm.name=fedast-s", "algorithm.requests=24", "algorithm.ratio=32.0"), ""),
+        ((D, "tasks=[{use='synthetic'}]", "algorithm.ratio=32.0", "algorithm.requests=3"), ""),
+    ],
+)  # fmt: skip
+def test_realloc_that_cannot_move_a_request(settings: tuple[str, ...], told: str) -> None:
+    found = said(*settings)
+    assert len(found) == bool(told), found
+    assert all(told in line and line.startswith("algorithm.name: fedast-d is") for line in found)
+
+
+@pytest.mark.parametrize("requests", [2, 4, 5, 7, 24, 80, 128, 384])
+@pytest.mark.parametrize("apart", [1.0, 3.0])
+def test_the_warning_is_true(requests: int, apart: float) -> None:
+    """The extremes that Realloc can reach, with all of the variance at one task."""
+    for ratio in ("", "algorithm.ratio=4.0", "algorithm.ratio=32.0"):
+        table = tomllib.loads(BASE)
+        settings = [D, f"algorithm.requests={requests}", *filter(None, [ratio])]
+        apply_settings(table, [*settings, f"tasks.0.share={apart}", "algorithm.initial=shares"])
+        config = resolve(parse(table))
+        tasks = [outline(task, preset_of(task, config), False) for task in config.tasks]
+        specs = plan(tasks, config.algorithm, config.simulation)
+        if min(spec.active_requests for spec in specs) < 1:
+            continue
+        logic = FedAST(specs, build_pool(config.simulation), Stream.of(0), variance_window=1,
+                       period=1e-9)  # fmt: skip
+        sent = [c for c in logic.handle(Started()) if isinstance(c, Dispatch)]
+        moved: set[tuple[int, ...]] = {tuple(spec.active_requests for spec in specs)}
+        for request in sent[:40]:
+            for command in logic.handle(UpdateArrived(request.request, 1.0, 1.0)):
+                if isinstance(command, MeasureVariances):
+                    extreme = {name: float(name == "synthetic") for name in command.tasks}
+                    logic.handle(VariancesMeasured(extreme))
+                    moved.add(tuple(status.active_requests for status in logic.status()))
+        stuck = [n for n in notes_of(parse(table)) if n.key == "algorithm.name"]
+        assert (len(moved) == 1) is bool(stuck)
+
+
+def test_the_default_ratio_is_the_papers_unless_buffers_would_be_too_small() -> None:
+    def resolved(*settings: str) -> tuple[float | None, list[int | None]]:
+        table = tomllib.loads(BASE)
+        apply_settings(table, settings)
+        config = resolve(parse(table))
+        assert resolve(config) == config
+        assert isinstance(config.algorithm, AsyncConfig)
+        return config.algorithm.ratio, [task.buffer for task in config.tasks]
+
+    assert resolved(D, "algorithm.requests=192") == (32.0, [3, 3])
+    assert resolved(D, "algorithm.requests=128") == (32.0, [2, 2])
+    assert resolved(D, "algorithm.requests=24") == (6.0, [2, 2])
+    assert resolved(D, "algorithm.requests=25") == (6.0, [2, 2])
+    assert resolved(D, "algorithm.requests=24", "tasks.0.requests=18") == (3.0, [6, 2])
+    assert resolved(D, "algorithm.requests=24", "tasks.0.buffer=3") == (6.0, [3, 2])
+    both = ("tasks.0.buffer=3", "tasks.1.buffer=3")
+    assert resolved(D, "algorithm.requests=24", *both) == (32.0, [3, 3])
+    assert resolved(D, "algorithm.requests=24", "algorithm.ratio=32.0") == (32.0, [1, 1])
+    assert resolved(D, "algorithm.requests=2") == (1.0, [1, 1])
+    nobuffer = "algorithm.name=fedast-nobuffer"
+    assert resolved(nobuffer, "algorithm.requests=24") == (6.0, [1, 1])
 
 
 @pytest.mark.parametrize("name", [n for n, kind in ALGORITHMS.items() if kind.synchronous])

@@ -5,27 +5,51 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fedast.core.protocol import TaskSpec
 from fedast.experiments.config import (
     ActiveCap,
     AlgorithmConfig,
     AsyncConfig,
     Bernoulli,
     Centralized,
+    FedASTDynamic,
     SequentialFedAvg,
     Simulation,
     SyncConfig,
     SyncST,
 )
-from fedast.experiments.plan import Outline, active_cap
+from fedast.experiments.plan import Outline, active_cap, plan
 
 
 def cautions(
     tasks: Sequence[Outline], algorithm: AlgorithmConfig, simulation: Simulation
 ) -> list[tuple[str, str]]:
     """Keys and what to know about them."""
+    if isinstance(algorithm, FedASTDynamic):
+        return _cannot_move(tasks, plan(tasks, algorithm, simulation))
     if isinstance(algorithm, AsyncConfig | Centralized):
         return []
     return _waits_for_all(tasks, algorithm, simulation)
+
+
+def _cannot_move(tasks: Sequence[Outline], specs: Sequence[TaskSpec]) -> list[tuple[str, str]]:
+    """Realloc leaves every task one buffer's worth of requests, R/b; that may be all there are."""
+    least = sum(math.ceil(spec.active_requests / spec.buffer_size - 1e-9) for spec in specs)
+    total = sum(
+        spec.active_requests
+        for task, spec in zip(tasks, specs, strict=True)
+        if task.goal.join_time == 0  # who joins later takes its requests from these
+    )
+    if len(tasks) == 1 or least < total:
+        return []
+    return [
+        (
+            "algorithm.name",
+            f"fedast-d is fedast-s here while all tasks train: Realloc leaves each of them R/b of "
+            f"its requests, which makes {least} of {total}; lower ratio (or raise requests, or "
+            "the tasks' buffers)",
+        )
+    ]
 
 
 def _waits_for_all(

@@ -37,7 +37,7 @@ from fedast.experiments.config import (
     TrainingOverrides,
 )
 from fedast.experiments.load import ConfigError
-from fedast.experiments.plan import Outline, active_cap, plan
+from fedast.experiments.plan import USUAL_RATIO, Outline, active_cap, plan
 from fedast.experiments.resolve import TaskOutline, options_of, outline, preset_of
 from fedast.learn.embedded_tasks import SyntheticOptions
 from fedast.learn.paper_tasks import ImageOptions
@@ -139,6 +139,8 @@ Reasons = Iterator[tuple[str, str]]
 
 
 def _given(section: BaseModel, key: str) -> bool:
+    if key == "ratio" and getattr(section, key) == USUAL_RATIO:
+        return False  # files of earlier versions write it out, whether it matters or not
     return bool(getattr(section, key) != type(section).model_fields[key].default)
 
 

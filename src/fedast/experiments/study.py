@@ -25,6 +25,7 @@ from pydantic import Field, ValidationError
 
 from fedast.experiments.config import ALGORITHMS, RunConfig, Section
 from fedast.experiments.load import ConfigError, apply_settings, nearest, parse
+from fedast.experiments.plan import USUAL_RATIO
 from fedast.experiments.resolve import resolve
 from fedast.report.chapter import Measure
 
@@ -387,7 +388,8 @@ def _make_quick(table: dict[str, Any]) -> None:
     if "first_k" in options:
         algorithm.setdefault("first_k", _shrunk(30))
     else:
-        algorithm.setdefault("ratio", 8)
+        if algorithm.get("ratio", USUAL_RATIO) == USUAL_RATIO:
+            algorithm["ratio"] = 8
         algorithm.setdefault("server_rate", 0.4)
     for task in table["tasks"]:
         use = task["use"]
