@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Trace,
         Uniform,
     )
+    from fedast.experiments.load import ConfigError, ConfigWarning
     from fedast.experiments.simulate import Outcome, simulate
     from fedast.learn.partition import dirichlet, iid, power_law, shards
     from fedast.learn.points import Arrays, Windows
@@ -72,6 +73,7 @@ _HOMES = {
         "Trace",
         "Uniform",
     ),
+    "fedast.experiments.load": ("ConfigError", "ConfigWarning"),
     "fedast.experiments.simulate": ("Outcome", "simulate"),
     "fedast.learn.partition": ("dirichlet", "iid", "power_law", "shards"),
     "fedast.learn.points": ("Arrays", "Windows"),
@@ -98,6 +100,8 @@ __all__ = [
     "Centralized",
     "Combining",
     "Compute",
+    "ConfigError",
+    "ConfigWarning",
     "Constant",
     "FedASTDynamic",
     "FedASTNoBuffer",

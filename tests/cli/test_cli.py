@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,27 @@ def test_compare_gives_a_table_and_a_figure(tmp_path: Path) -> None:
     ]
     mean = sum(task["time_to_target"] for task in ours) / 2
     assert table["times"]["fedast-s"]["synthetic"]["mean"] == pytest.approx(mean)
+
+
+def test_settings_without_effect_are_told(tmp_path: Path) -> None:
+    idle = ("--set", "algorithm.candidates=5", "--set", "tasks.synthetic.combining={trim=0.3}")
+    for command in (("validate", QUICK), ("run", QUICK, *SHORT)):
+        done = fedast(*command, *idle)
+        assert done.returncode == 0
+        assert [line.split(": has no effect: ")[0] for line in done.stderr.splitlines()] == [
+            "warning: algorithm.candidates", "warning: tasks.synthetic.combining.trim"
+        ]  # fmt: skip
+    assert fedast("run", QUICK, *SHORT, *idle, "--quiet").stderr == ""
+    own = ("--set", "algorithms.sync-st.first_k=2")
+    assert "sync-st does not run here" in refused("run", QUICK, *own)
+    both = fedast(
+        "compare", QUICK, "--algorithm", "fedast-s", "--algorithm", "sync-st", "--seeds", "1",
+        *SHORT, *own, "--set", "tasks.0.share=2.0", "--out", str(tmp_path / "both"),
+    )  # fmt: skip
+    assert both.returncode == 0, both.stderr
+    assert both.stderr == ""  # the share is of use to one of them
+    config = tomllib.loads((tmp_path / "both/sync-st/seed-1/config.toml").read_text())
+    assert config["algorithm"]["first_k"] == 2
 
 
 def test_validate(tmp_path: Path) -> None:

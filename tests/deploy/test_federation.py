@@ -446,6 +446,9 @@ def test_a_client_uses_its_own_data(tmp_path: Path) -> None:
     config = config.model_copy(update={"path": (str(tmp_path),)})
     with pytest.raises(ConfigError, match="none for client 77"):
         LocalTraining(config, 77)  # the other task has no data of this client
+    misspelled = two_tasks(tmp_path, federation='data = { digits-mpl = "my_data:load" }')
+    with pytest.raises(ConfigError, match=r"federation\.data\.digits-mpl: there is no such task"):
+        LocalTraining(misspelled, 3)
     training = LocalTraining(config, 3)
     vector = training._benches["digits-mlp"].model.read().numpy()
     delta, loss, count = training.train("digits-mlp", 5, vector)

@@ -190,6 +190,56 @@ def test_switching_the_algorithm_takes_its_own_settings(tmp_path: Path) -> None:
         resolved(tmp_path, BASE + "[algorithms.sync]\nfirst_k = 4\n")
 
 
+def first_k(path: Path, *settings: str, **options: object) -> object:
+    return load(path, settings, **options).algorithm.first_k  # type: ignore[arg-type, union-attr]
+
+
+def test_settings_of_an_algorithm_count_when_it_runs(tmp_path: Path) -> None:
+    path = write(tmp_path, BASE + "[algorithms.sync-st]\nfirst_k = 4\n")
+    own = "algorithms.sync-st.first_k=8"
+    assert first_k(path, own, algorithm="sync-st") == 8
+    assert first_k(path, "algorithms.sync-st={first_k=8}", algorithm="sync-st") == 8
+    assert first_k(path, "algorithms={sync-st={first_k=8}}", algorithm="sync-st") == 8
+    assert first_k(path, "algorithm.first_k=9", algorithm="sync-st") == 9
+    whole = 'algorithm={name="sync-st"}'
+    assert first_k(path, whole) == 4
+    assert first_k(path, whole, own) == 8
+    assert first_k(path, 'algorithm={name="sync-st", first_k=9}') == 9
+    # Of the algorithm that the file has anyway.
+    assert load(path, ["algorithms.fedast-d.ratio=3.0"]).algorithm.ratio == 3.0  # type: ignore[union-attr]
+    alone = write(
+        tmp_path, BASE.replace("requests = 40", "") + "[algorithms.fedast-d]\nrequests = 6\n"
+    )
+    assert load(alone).algorithm.requests == 6  # type: ignore[union-attr]
+
+
+def test_settings_of_an_algorithm_that_does_not_run_are_refused(tmp_path: Path) -> None:
+    path, own = write(tmp_path, BASE), "algorithms.sync-st.first_k=8"
+    for setting in (own, "algorithms.sync-st={first_k=8}", "algorithms={sync-st={first_k=8}}"):
+        with pytest.raises(ConfigError, match=r"sync-st does not run here \(but fedast-d\)"):
+            load(path, [setting])
+        with pytest.raises(ConfigError, match="sync-st does not run here"):
+            load(path, [setting], algorithm="sync-ucb-st", beside=("fedast-d", "sync-ucb-st"))
+        assert load(path, [setting], algorithm="fedast-s", beside=("fedast-s", "sync-st"))
+    write(tmp_path, BASE + "[algorithms.sync-st]\nfirst_k = 4\n")
+    assert load(path)  # a file may serve commands that do
+
+
+def test_an_option_is_not_said_twice(tmp_path: Path) -> None:
+    path = write(tmp_path, BASE + "[algorithms.fedast-d]\nratio = 4\n")
+    with pytest.raises(
+        ConfigError, match=r"algorithms\.fedast-d\.ratio: is set under \[algorithm\]"
+    ):
+        load(path)
+    path = write(tmp_path, BASE)
+    with pytest.raises(
+        ConfigError, match=r"algorithms\.fedast-d\.ratio: algorithm\.ratio is set too"
+    ):
+        load(path, ["algorithms.fedast-d.ratio=2.0", "algorithm.ratio=3.0"])
+    with pytest.raises(ConfigError, match="is set to 'fedast-s', but --algorithm says fedbuff"):
+        load(path, ["algorithm.name=fedast-s"], algorithm="fedbuff")
+
+
 @pytest.mark.parametrize(
     "path", [*sorted(EXAMPLES.glob("*.toml")), EXAMPLES.parent / "src/fedast/experiments/demo.toml"]
 )

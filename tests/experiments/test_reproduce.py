@@ -170,10 +170,68 @@ def test_a_precision_that_is_asked_for_makes_another_run(small: Path, tmp_path: 
 # --- files of one's own -------------------------------------------------------------------------
 
 
-def test_a_table_that_becomes_another_kind_starts_anew() -> None:
-    table = {"algorithm": {"name": "fedast-d", "ratio": 8}, "simulation": {"clients": 5}}
-    merge(table, {"algorithm": {"name": "sync-st"}, "simulation": {"max_time": 3}})
-    assert table == {"algorithm": {"name": "sync-st"}, "simulation": {"clients": 5, "max_time": 3}}
+def test_another_model_starts_anew_and_another_algorithm_does_not() -> None:
+    table: dict[str, Any] = {
+        "algorithm": {"name": "fedast-d", "ratio": 8},
+        "simulation": {"clients": 5, "delay": {"model": "constant", "value": 2.0}},
+    }
+    other = {"max_time": 3, "delay": {"model": "uniform"}}
+    merge(table, {"algorithm": {"name": "fedast-s"}, "simulation": other})
+    assert table == {
+        "algorithm": {"name": "fedast-s", "ratio": 8},
+        "simulation": {"clients": 5, "max_time": 3, "delay": {"model": "uniform"}},
+    }
+
+
+def test_options_of_the_base_hold_for_every_algorithm_that_has_them(small: Path) -> None:
+    base = "[base.algorithm]\nname = 'fedast-s'\n{}\n[base.simulation]\n"
+    small.write_text(SMALL.replace("[base.simulation]\n", base.format("server_rate = 0.7")))
+    rates = {
+        cell.key[1]: cell.config(1, "full").tasks[0].server_rate
+        for cell in load_study(small).cells()
+    }
+    assert rates == {"FedAST(S)": 0.7, "Sync-ST": 0.7}
+    small.write_text(SMALL.replace("[base.simulation]\n", base.format("requests = 40")))
+    with pytest.raises(ConfigError, match=r"algorithm\.requests: sync-st has no such option"):
+        load_study(small)
+    own = "[base.algorithms.fedast-s]\nrequests = 40\n[base.simulation]\n"
+    small.write_text(SMALL.replace("[base.simulation]\n", own))
+    totals = {
+        cell.key[1]: getattr(cell.config(1, "full").algorithm, "requests", None)
+        for cell in load_study(small).cells()
+    }
+    assert totals == {"FedAST(S)": 40, "Sync-ST": None}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "[base]\n",
+            "[base]\ncopies = 5\n",
+            r"base\.copies: every value of an axis says otherwise",
+        ),
+        ("[base]\n", "[base]\ntask = {minst = {share = 2}}\n", "task.minst: no such task; did you"),
+        ("[base]\n", "[base]\ntasks = [{use = 'mnist'}]\n", "template: stands in place of tasks"),
+        ('template = { use = "mnist" }', "tasks = [{use = 'mnist'}]", "copies: needs a template"),
+    ],
+)
+def test_nothing_in_a_base_is_ignored(small: Path, old: str, new: str, message: str) -> None:
+    small.write_text(SMALL.replace(old, new))
+    with pytest.raises(ConfigError, match=message):
+        load_study(small)
+
+
+def test_settings_of_one_algorithm_reach_its_runs_only(small: Path, tmp_path: Path) -> None:
+    setting = "algorithms.sync-st.first_k=4"
+    jobs = jobs_of([load_study(small)], "quick", 1, settings=[setting])
+    found = {job.config.algorithm.name: job.config.algorithm for job in jobs}
+    assert found["sync-st"].first_k == 4  # type: ignore[union-attr]
+    other = ("--set", "algorithms.fedbuff.idle=false")
+    refused = fedast("reproduce", small, "--scale", "quick", "--out", tmp_path / "r", *other)
+    assert refused.exit_code == 2
+    assert "algorithms.fedbuff.idle: fedbuff does not run here" in refused.output
+    assert not (tmp_path / "r").exists()
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def blobs(name: str, rate: float = 0.2, **goal: float) -> Task:
         FedASTDynamic(requests=12, ratio=3.0, server_rate=0.5),
         FedASTStatic(requests=12, ratio=3.0, server_rate=0.5),
         FedASTNoBuffer(requests=12, server_rate=0.2),
-        SyncST(first_k=3),
+        SyncST(first_k="all"),
     ],
     ids=lambda a: a.name,
 )

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from fedast.cli.running import interruptible, prepare_data
 from fedast.experiments.batch import Interrupted, default_jobs
 from fedast.experiments.build import pick_device
-from fedast.experiments.load import ConfigError
+from fedast.experiments.load import ConfigError, check_running
 from fedast.experiments.reproduce import (
     Job,
     Manifest,
@@ -80,6 +80,7 @@ def reproduce(
         chosen = _with_data(chosen, names)
     check_only(chosen, only)
     wanted = jobs_of(chosen, scale, seeds, settings=settings, only=only)
+    check_running(settings, {job.config.algorithm.name for job in wanted})
     have = {} if again else stored_runs(folder)
     missing = [job for job in wanted if job.identity not in have]
     console = Console(highlight=False, soft_wrap=True)

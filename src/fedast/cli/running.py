@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -30,6 +30,7 @@ from fedast.experiments.batch import BatchRun, Interrupted, Pulse, default_jobs,
 from fedast.experiments.build import check_inputs
 from fedast.experiments.config import ALGORITHMS, RunConfig
 from fedast.experiments.load import ConfigError, load, nearest
+from fedast.experiments.notes import Note, for_all, lines, notes_of
 from fedast.experiments.resolve import resolve
 from fedast.learn.presets import PRESETS
 from fedast.records import toml
@@ -71,22 +72,42 @@ def load_resolved(
     path: str,
     settings: Sequence[str],
     *,
+    device: str | None = None,
+    precision: str | None = None,
+) -> RunConfig:
+    return load_noted(path, settings, device=device, precision=precision)[0]
+
+
+def load_noted(
+    path: str,
+    settings: Sequence[str],
+    *,
     algorithm: str | None = None,
+    beside: Collection[str] = (),
     seed: int | None = None,
     device: str | None = None,
     trainer: str | None = None,
     precision: str | None = None,
-) -> RunConfig:
+) -> tuple[RunConfig, list[Note]]:
+    """A configuration, resolved, and what is to be said about it as it was given."""
     given = {"device": device, "trainer": trainer, "precision": precision}
     chosen = [f'compute.{key}="{value}"' for key, value in given.items() if value is not None]
     if device is not None or trainer is not None or any("compute.trainer=" in s for s in settings):
         settings = ["compute.trainers={}", *settings]  # what a calibration found for another way
     settings = [*settings, *chosen]
-    config = load(Path(path), settings, algorithm=algorithm, seed=seed)
+    config = load(Path(path), settings, algorithm=algorithm, beside=beside, seed=seed)
     try:
-        return resolve(config, Path(path).parent)
+        resolved = resolve(config, Path(path).parent)
+        found = notes_of(config.model_copy(update={"path": resolved.path}))
     except ConfigError as error:
         raise error.within(path) from None
+    return resolved, found
+
+
+def warn(found: Sequence[Note], config: RunConfig, label: str = "") -> None:
+    """A line on stderr for each note."""
+    for line in lines(found, len(config.tasks)):
+        click.echo(f"warning: {label}{': ' if label else ''}{line}", err=True)
 
 
 def _check_out(out: str | None, events: bool) -> None:
@@ -109,8 +130,9 @@ def prepare_data(configs: Sequence[RunConfig], offline: bool) -> None:
 
 
 def check(path: str, settings: Sequence[str], resolved: bool) -> None:
-    config = load_resolved(path, settings)
+    config, found = load_noted(path, settings)
     check_inputs(config)
+    warn(found, config)
     if resolved:
         click.echo(toml.dumps(config.model_dump(mode="json", exclude={"algorithms"})), nl=False)
         return
@@ -144,7 +166,7 @@ def run_one(
     from fedast.experiments.keeping import Every
     from fedast.experiments.run import execute, memory_notes
 
-    config = load_resolved(
+    config, found = load_noted(
         path,
         settings,
         algorithm=algorithm,
@@ -159,6 +181,7 @@ def run_one(
         raise ConfigError("", "--checkpoint-every needs --out, the folder to write them to")
     prepare_data([config], offline)
     if not quiet:
+        warn(found, config)
         for note in memory_notes(config):
             click.echo(note, err=True)
 
@@ -287,7 +310,7 @@ def run_comparison(
     as_json: bool,
 ) -> None:
     where = {"device": device, "trainer": trainer, "precision": precision}
-    configs = _labelled(paths, algorithms, settings, where)
+    configs, found = _labelled(paths, algorithms, settings, where)
     if baseline is None:
         baseline = list(configs)[-1]
     elif baseline not in configs:
@@ -310,6 +333,8 @@ def run_comparison(
     console = Console(highlight=False)
     jobs = jobs or default_jobs()
     show = not (quiet or as_json)
+    for label, remarks in found.items() if not quiet else ():
+        warn(remarks, configs[label], label)
     if show:
         from fedast.experiments.run import memory_notes
 
@@ -357,17 +382,24 @@ def _labelled(
     algorithms: Sequence[str],
     settings: Sequence[str],
     where: Mapping[str, str | None],
-) -> dict[str, RunConfig]:
-    """Every configuration with every algorithm, under a label that tells it from the others."""
+) -> tuple[dict[str, RunConfig], dict[str, list[Note]]]:
+    """Every configuration with every algorithm, under a label that tells it from the others.
+
+    Beside them what is to be said about each. A key that is of use to one of a file's algorithms
+    is of use, so it is not among that.
+    """
     if "all" in algorithms:
         algorithms = tuple(ALGORITHMS)
     configs: dict[str, RunConfig] = {}
+    notes: dict[str, list[Note]] = {}
     for path in paths:
+        found: dict[str, list[Note]] = {}
         for algorithm in algorithms or (None,):
-            config = load_resolved(
+            config, remarks = load_noted(
                 path,
                 settings,
                 algorithm=algorithm,
+                beside=algorithms,
                 device=where["device"],
                 trainer=where["trainer"],
                 precision=where["precision"],
@@ -377,13 +409,14 @@ def _labelled(
                 label = f"{Path(path).stem}-{label}"
             if label in configs:
                 raise ConfigError("", f"two configurations are called {label!r}; rename one file")
-            configs[label] = config
+            configs[label], found[label] = config, remarks
+        notes |= for_all(found)
     tasks = {tuple(task.name for task in config.tasks) for config in configs.values()}
     if len(tasks) > 1:
         raise ConfigError(
             "tasks", "the configurations have different tasks; compare like with like"
         )
-    return configs
+    return configs, notes
 
 
 def _run_folder(folder: Path | None, label: str, seed: int) -> Path | None:

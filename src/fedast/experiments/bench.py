@@ -265,6 +265,7 @@ def measure_run(config: RunConfig, updates: int | None = None) -> Shares:
         watch=(watched.watch,),
         stop=watched.enough,
         meter=meter,
+        noted=True,
     )
     wall = time.perf_counter() - began
     data = 0.0

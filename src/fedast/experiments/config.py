@@ -35,8 +35,9 @@ class _Async(Section):
     requests: int | None = Field(None, ge=1)
     """Active requests of all tasks together (sum of R); default 1.28 per client of the cap (with
     FedBuff one, since it asks idle clients only)."""
-    ratio: float = Field(32.0, ge=1, le=1e6)
-    """Active requests per buffer place (R/b) of tasks that do not set their own buffer."""
+    ratio: float | None = Field(None, ge=1, le=1e6)
+    """Active requests per buffer place (R/b) of tasks that do not set their own buffer; default 32,
+    the paper's, or less, so that each of them has a buffer of at least 2."""
     initial: Literal["uniform", "shares"] = "uniform"
     """How requests are split at the start over tasks that do not set their own."""
     selection: Literal["uniform", "speed", "loss"] = "uniform"

@@ -32,7 +32,7 @@ from fedast.deploy.transport import ServerTransport
 from fedast.deploy.wire import Vector
 from fedast.experiments.build import build_algorithm, build_tasks
 from fedast.experiments.config import Centralized, RunConfig
-from fedast.experiments.load import ConfigError
+from fedast.experiments.load import ConfigError, nearest
 from fedast.experiments.plan import plan
 from fedast.experiments.simulate import Watch
 from fedast.learn.journal import Journal
@@ -224,6 +224,11 @@ class LocalTraining:
 
     def __init__(self, config: RunConfig, client: ClientId) -> None:
         make_importable(config.path)
+        names = [task.name or task.use for task in config.tasks]
+        for name in config.federation.data:
+            if name not in names:  # it would train on the task's own partition instead
+                key = f"federation.data.{name}"
+                raise ConfigError(key, f"there is no such task{nearest(name, names)}")
         tasks = [self._with_own_data(task, config, client) for task in build_tasks(config)]
         device = torch.device("cpu")
         self._benches = {task.name: Workbench.build(task, config.seed, device) for task in tasks}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +43,23 @@ class ConfigError(Exception):
         return ConfigError(self.key, self.problem, source)
 
 
+class ConfigWarning(UserWarning):
+    """A setting that has no effect, or defeats its own purpose: see ``notes``."""
+
+
 def load(
     path: Path,
     settings: Sequence[str] = (),
     *,
     algorithm: str | None = None,
+    beside: Collection[str] = (),
     seed: int | None = None,
 ) -> RunConfig:
-    """Read a file, apply ``key=value`` settings, switch the algorithm, set the seed."""
+    """Read a file, apply ``key=value`` settings, switch the algorithm, set the seed.
+
+    ``beside`` are the algorithms that the same command runs too: a setting of an algorithm that
+    does not run at all is an error.
+    """
     try:
         with path.open("rb") as file:
             table = tomllib.load(file)
@@ -59,13 +68,13 @@ def load(
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("", f"is not valid TOML: {error}", str(path)) from error
     try:
-        if algorithm is not None:
-            switch_algorithm(table, algorithm)
-        for setting in settings:
-            apply_setting(table, setting)
+        _check_not_twice(table)
+        apply_settings(table, settings, algorithm=algorithm)
         if seed is not None:
             table["seed"] = seed
-        return parse(table)
+        config = parse(table)
+        check_running(settings, {config.algorithm.name, *beside})
+        return config
     except ConfigError as error:
         raise error.within(str(path)) from None
 
@@ -90,28 +99,93 @@ def parse(table: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def switch_algorithm(table: dict[str, Any], name: str) -> None:
-    """Let a configuration run another algorithm, with that one's settings if it has any."""
-    current = table.get("algorithm", {})
-    if isinstance(current, dict) and current.get("name") == name:
+def apply_settings(
+    table: dict[str, Any], settings: Sequence[str], *, algorithm: str | None = None
+) -> None:
+    """Apply settings and choose the algorithm, with its own table if there is one.
+
+    Three places speak about the algorithm that runs. What ``algorithms.NAME`` says holds whenever
+    NAME runs, and a setting of ``algorithm`` is about whichever does, so it comes last.
+    """
+    about = [s for s in settings if _path(s)[0] == "algorithm"]
+    for setting in settings:
+        if setting not in about:
+            apply_setting(table, setting)
+    if algorithm is not None and _name(table) != algorithm:
+        table["algorithm"] = {"name": algorithm}
+    for setting in about:
+        apply_setting(table, setting)
+    name, others = _name(table), table.get("algorithms")
+    if algorithm is not None and name != algorithm:
+        raise ConfigError("algorithm.name", f"is set to {name!r}, but --algorithm says {algorithm}")
+    own = others.get(name) if isinstance(others, dict) else None
+    if own is None:
         return
-    others = table.get("algorithms", {})
-    own = others.get(name, {}) if isinstance(others, dict) else {}
     if not isinstance(own, dict):
         raise ConfigError(f"algorithms.{name}", f"must be a table of options, got {own!r}")
-    table["algorithm"] = {**own, "name": name}
+    chosen = _keys(about, "algorithm")
+    for key in _keys(settings, "algorithms", name):
+        if key in chosen:
+            raise ConfigError(f"algorithms.{name}.{key}", f"algorithm.{key} is set too; leave one")
+    current = table.setdefault("algorithm", {})
+    if isinstance(current, dict):
+        current.update({key: value for key, value in own.items() if key not in chosen})
+        current["name"] = name
+
+
+def check_running(settings: Sequence[str], running: Collection[str]) -> None:
+    """A setting of an algorithm that does not run would be ignored."""
+    for setting in settings:
+        path = _path(setting)
+        names = _keys([setting], "algorithms") if path[0] == "algorithms" else ()
+        for name in names:
+            if name not in running:
+                key = ".".join(path) if len(path) > 1 else f"algorithms.{name}"
+                does = ", ".join(sorted(running))
+                raise ConfigError(key, f"{name} does not run here (but {does}); leave it out")
+
+
+def _check_not_twice(table: Mapping[str, Any]) -> None:
+    """A file's own algorithm may have options in both places, but no option in both."""
+    here, others = table.get("algorithm"), table.get("algorithms")
+    own = others.get(_name(table)) if isinstance(others, dict) else None
+    if not isinstance(here, dict) or not isinstance(own, dict):
+        return
+    for key in own:
+        if key in here and key != "name":
+            raise ConfigError(
+                f"algorithms.{_name(table)}.{key}", "is set under [algorithm] too; leave one out"
+            )
+
+
+def _name(table: Mapping[str, Any]) -> Any:
+    """The algorithm that a table chooses, unchecked."""
+    default = RunConfig.model_fields["algorithm"].default.name
+    chosen = table.get("algorithm")
+    return chosen.get("name", default) if isinstance(chosen, Mapping) else default
+
+
+def _keys(settings: Iterable[str], *where: str) -> list[str]:
+    """The keys that settings set in this table, one by one or as a whole table."""
+    found: list[str] = []
+    for setting in settings:
+        path = _path(setting)
+        if path[: len(where)] == list(where):
+            rest = path[len(where) :]
+            value = _value(setting)
+            found += rest[:1] or (list(value) if isinstance(value, dict) else [])
+        elif path == list(where[: len(path)]):  # a table around it
+            value = _value(setting)
+            for part in where[len(path) :]:
+                value = value.get(part, {}) if isinstance(value, dict) else {}
+            found += list(value) if isinstance(value, dict) else []
+    return found
 
 
 def apply_setting(table: dict[str, Any], setting: str) -> None:
     """``simulation.clients=50``; a task is addressed by its name or its number."""
-    key, sign, text = setting.partition("=")
-    path = [part.strip() for part in key.split(".")]
-    if not sign or not all(path):
-        raise ConfigError(setting, "expected key=value, such as simulation.clients=50")
-    try:
-        value = tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()  # a bare word is a string
+    path, value = _path(setting), _value(setting)
+    key = ".".join(path)
     place: Any = table
     for part in path[:-1]:
         if isinstance(place, list):
@@ -123,6 +197,22 @@ def apply_setting(table: dict[str, Any], setting: str) -> None:
     if not isinstance(place, dict):
         raise ConfigError(key, f"{path[-1]!r} cannot be set here; name a task first")
     place[path[-1]] = value
+
+
+def _path(setting: str) -> list[str]:
+    key, sign, _ = setting.partition("=")
+    path = [part.strip() for part in key.split(".")]
+    if not sign or not all(path):
+        raise ConfigError(setting, "expected key=value, such as simulation.clients=50")
+    return path
+
+
+def _value(setting: str) -> Any:
+    text = setting.partition("=")[2].strip()
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # a bare word is a string
 
 
 def _entry(entries: list[Any], name: str, key: str) -> Any:
@@ -180,6 +270,14 @@ def _translate(error: ValidationError, table: Mapping[str, Any]) -> ConfigError:
         case "extra_forbidden":
             section = _SECTIONS.get(where[:-1])
             known = section.model_fields if section is not None else ()
+            if where[0] == "algorithm" and any(
+                where[-1] in other.model_fields for other in ALGORITHMS.values()
+            ):
+                return ConfigError(
+                    key,
+                    f"{where[1]} has no such option; under algorithms.NAME it holds for an "
+                    "algorithm that has it",
+                )
             return ConfigError(key, f"unknown key{nearest(where[-1], known)}")
         case "missing":
             return ConfigError(key, "is missing")

@@ -59,6 +59,24 @@ def most_active(simulation: Simulation) -> int:
     return active_cap(simulation) or simulation.clients
 
 
+USUAL_RATIO = 32.0
+"""The paper's R/b."""
+
+
+def settle_ratio(
+    algorithm: AsyncConfig, tasks: Sequence[Outline], requests: Sequence[int]
+) -> float:
+    """R/b of the tasks without a buffer of their own.
+
+    By default the paper's, but small enough for buffers of at least 2: Realloc leaves every task
+    R/b requests, so with b = 1 everywhere it could not move a single one.
+    """
+    if algorithm.ratio is not None:
+        return algorithm.ratio
+    few = [r for task, r in zip(tasks, requests, strict=True) if task.allocation.buffer is None]
+    return max(1.0, min([USUAL_RATIO, *(r / 2 for r in few)]))
+
+
 def plan(
     tasks: Sequence[Outline], algorithm: AlgorithmConfig, simulation: Simulation
 ) -> list[TaskSpec]:
@@ -80,8 +98,10 @@ def plan(
             pass
     requests = [1] * len(tasks)
     buffers = [1] * len(tasks)
+    ratio = USUAL_RATIO
     if isinstance(algorithm, AsyncConfig):
         requests, buffers = _allocate(tasks, algorithm, simulation)
+        ratio = settle_ratio(algorithm, tasks, requests)
         _check_combining(tasks, buffers)
     elif isinstance(algorithm, Centralized):
         _check_combining(tasks, [1] * len(tasks))
@@ -97,7 +117,8 @@ def plan(
             target=task.goal.target,
             higher_is_better=METRICS[task.metric].higher_is_better,
             max_rounds=task.goal.max_rounds,
-            evaluate_every=task.goal.evaluate_every or _evaluate_every(algorithm, task.goal, r),
+            evaluate_every=task.goal.evaluate_every
+            or _evaluate_every(algorithm, task.goal, r / ratio),
             server_rate=task.training.server_rate or _server_rate(algorithm, task),
             client_rate=task.training.client_rate,
             local_steps=task.training.local_steps,
@@ -179,14 +200,17 @@ def _allocate(
             strict=True,
         )
     )
-    requests, buffers = [], []
+    requests: list[int] = []
     for task in tasks:
         r = task.allocation.requests or shares.get(task.name) or max(1, total // len(tasks))
         if task.goal.join_time > 0 and r > total - len(tasks) + 1:
             raise ConfigError(
                 f"tasks.{task.name}.requests", f"is {r}: too much of the {total} of all; lower it"
             )
-        b = task.allocation.buffer or max(1, round(r / algorithm.ratio))
+        requests.append(r)
+    ratio, buffers = settle_ratio(algorithm, tasks, requests), []
+    for task, r in zip(tasks, requests, strict=True):
+        b = task.allocation.buffer or max(1, round(r / ratio))
         if isinstance(algorithm, FedASTNoBuffer):
             b = 1
         elif b > r:
@@ -194,7 +218,6 @@ def _allocate(
                 f"tasks.{task.name}.buffer",
                 f"is {b}, but the task has only {r} active requests; lower it or raise requests",
             )
-        requests.append(r)
         buffers.append(b)
     return requests, buffers
 
@@ -231,10 +254,11 @@ def _check_combining(tasks: Sequence[Outline], updates: Sequence[int]) -> None:
             )
 
 
-def _evaluate_every(algorithm: AlgorithmConfig, goal: Goal, requests: int) -> int:
+def _evaluate_every(algorithm: AlgorithmConfig, goal: Goal, places: float) -> int:
+    """``places`` are those of a buffer of R/ratio."""
     if algorithm.synchronous:
         return algorithm.evaluate_every
     usual = goal.evaluate_hint or algorithm.evaluate_every
     if isinstance(algorithm, FedASTNoBuffer):
-        return max(1, round(usual * requests / algorithm.ratio))
+        return max(1, round(usual * places))
     return usual

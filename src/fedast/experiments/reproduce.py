@@ -273,10 +273,13 @@ def _chapter(
 ) -> Chapter:
     runs: dict[tuple[str, ...], dict[int, CompactRun]] = {}
     places, targets = {}, {}
+    stood_in: dict[str, str] = {}
     first, seeds = study.config.first_seed, study.config.seeds
     wanted: set[str] = set()
     for cell in study.cells():
         config = cell.config(first, scale, settings)
+        if scale == "quick":
+            stood_in |= cell.stand_ins()
         targets[cell.key] = {task.name or task.use: task.target for task in config.tasks}
         places[cell.key] = f"{study.name}/{cell.slug}"
         found = {}
@@ -312,10 +315,16 @@ def _chapter(
         seeds=study.config.seeds,
         figures=study.config.figures,
         comparable=scale == "full",
+        stamp=_stamp(stood_in) if scale == "quick" else "",
         count=(len(wanted & stored.keys()), len(wanted)),
         source=study.source,
         settings=tuple(settings),
     )
+
+
+def _stamp(stood_in: Mapping[str, str]) -> str:
+    pairs = ", ".join(f"{small} in place of {use}" for use, small in stood_in.items())
+    return f"Quick scale, not the paper's data: {pairs or 'few clients, short times'}"
 
 
 def check_only(chosen: Sequence[Study], only: Sequence[str]) -> None:

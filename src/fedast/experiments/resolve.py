@@ -34,7 +34,7 @@ from fedast.experiments.config import (
     YogiStep,
 )
 from fedast.experiments.load import ConfigError, nearest
-from fedast.experiments.plan import active_cap, plan
+from fedast.experiments.plan import active_cap, plan, settle_ratio
 from fedast.learn.own import is_own, own_preset, plugins
 from fedast.learn.preset import Preset
 from fedast.learn.presets import PRESETS
@@ -99,7 +99,8 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
             for spec, task in zip(specs, tasks, strict=True)
             if task.join_time == 0
         )
-        algorithm = algorithm.model_copy(update={"requests": total})
+        ratio = settle_ratio(algorithm, outlines, [spec.active_requests for spec in specs])
+        algorithm = algorithm.model_copy(update={"requests": total, "ratio": ratio})
     return config.model_copy(
         update={
             "algorithm": algorithm,

@@ -106,6 +106,7 @@ def _go(
         watch=watch,
         stop=stop,
         keeping=keeping,
+        noted=True,  # by the command that loaded the configuration
     )
     if out is not None:
         write_result(out, outcome.result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -30,7 +31,8 @@ from fedast.experiments.config import (
     Simulation,
 )
 from fedast.experiments.keeping import Keeper, Keeping
-from fedast.experiments.load import ConfigError, nearest
+from fedast.experiments.load import ConfigError, ConfigWarning, nearest
+from fedast.experiments.notes import lines, notes
 from fedast.experiments.plan import plan
 from fedast.learn.journal import Journal
 from fedast.learn.learner import TorchLearner
@@ -87,6 +89,7 @@ def simulate(
     stop: Callable[[], bool] | None = None,
     keeping: Keeping | None = None,
     meter: Meter | None = None,
+    noted: bool = False,
 ) -> Outcome:
     """Train ``tasks`` over one pool of simulated clients until each has ended.
 
@@ -96,7 +99,8 @@ def simulate(
     ``compute`` says where and how it is trained, by default on a GPU if there is
     one. ``keeping`` asks for checkpoints; ``meter`` is told where the time goes.
     ``events`` is a file for the log of every event. ``stop`` is asked before
-    each step and ends the run early when it says so.
+    each step and ends the run early when it says so. A ``ConfigWarning`` names
+    settings that have no effect, unless they have been ``noted`` before.
     """
     if isinstance(algorithm, str):
         if algorithm not in ALGORITHMS:
@@ -111,6 +115,9 @@ def simulate(
                 f"tasks.{task.name}",
                 f"its partition has {len(task.partition)} parts for {simulation.clients} clients",
             )
+    if not noted:
+        for line in lines(notes(tasks, algorithm, simulation), len(tasks)):
+            warnings.warn(line, ConfigWarning, stacklevel=2)
     if isinstance(algorithm, Centralized):
         tasks, simulation = centralize(tasks, simulation)
     specs = plan(tasks, algorithm, simulation)

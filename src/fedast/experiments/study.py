@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -24,7 +24,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, ValidationError
 
 from fedast.experiments.config import ALGORITHMS, RunConfig, Section
-from fedast.experiments.load import ConfigError, apply_setting, nearest, parse
+from fedast.experiments.load import ConfigError, apply_settings, nearest, parse
+from fedast.experiments.plan import USUAL_RATIO
 from fedast.experiments.resolve import resolve
 from fedast.report.chapter import Measure
 
@@ -150,19 +151,28 @@ class Cell:
 
     def config(self, seed: int, scale: Scale, settings: Sequence[str] = ()) -> RunConfig:
         """The run of this cell with a seed, resolved."""
-        table = _copied(self.study.base)
-        for value in self.values:
-            merge(table, value.set)
-        _write_out(table)
-        if scale == "quick":
-            _make_quick(table)
-        table["seed"] = seed
+        table = self.table()
         try:
-            for setting in settings:
-                apply_setting(table, setting)
+            _write_out(table)
+            if scale == "quick":
+                _make_quick(table)
+            table["seed"] = seed
+            apply_settings(table, settings)
             return resolve(parse(table))
         except ConfigError as error:
             raise error.within(f"{self.study.name}, {', '.join(self.key)}") from None
+
+    def table(self) -> dict[str, Any]:
+        """The base with this cell's values in it, shorthands and all."""
+        table: dict[str, Any] = _copied(self.study.base)
+        for value in self.values:
+            merge(table, value.set)
+        return table
+
+    def stand_ins(self) -> dict[str, str]:
+        """At quick scale: what trains in place of each of the paper's tasks."""
+        uses = [task.use for task in self.config(0, "full").tasks]
+        return {use: str(_QUICK_TASKS[use]["use"]) for use in uses if use in _QUICK_TASKS}
 
     def final_at(self, scale: Scale) -> dict[str, float]:
         haste = HASTE if scale == "quick" else 1.0
@@ -243,6 +253,7 @@ def _check(study: Study, source: str) -> None:
     if any(kind.startswith("sweep") for kind in study.config.figures) and "x" not in roles:
         raise ConfigError("figures", "a sweep needs an axis with role x", source)
     tasks = {task.name for cell in study.cells() for task in cell.config(0, "full").tasks}
+    _check_base(study, {name for name in tasks if name}, source)
     for entry in study.config.reported:
         needs = _NEEDS.get(entry.measure, "")
         if needs == "along" and entry.along is None:
@@ -274,6 +285,33 @@ def _check(study: Study, source: str) -> None:
                     raise ConfigError(entry.what, f"at does not say which {name}", source)
 
 
+def _check_base(study: Study, tasks: Collection[str], source: str) -> None:
+    """What the base or a value says holds in some cell: nothing is accepted and then ignored."""
+    tables = [cell.table() for cell in study.cells()]
+    for path, value in _leaves(study.config.base):
+        if not any(_at(table, path) == value for table in tables):
+            key = ".".join(path)
+            raise ConfigError(f"base.{key}", "every value of an axis says otherwise", source)
+    for table in (study.base, *(value.set for axis in study.axes for value in axis.values)):
+        for name in table.get("task", {}):
+            if name not in tasks:
+                raise ConfigError(f"task.{name}", f"no such task{nearest(name, tasks)}", source)
+
+
+def _leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _at(table: Any, path: Sequence[str]) -> Any:
+    for part in path:
+        table = table.get(part) if isinstance(table, Mapping) else None
+    return table
+
+
 _NEEDS: Mapping[str, str] = {
     "best": "along", "best-final": "along", "ceiling": "along", "linear": "along", "growing-gain": "along", "falling-rounds": "along",
     "first": "series", "last": "series", "similar": "series", "fewer": "task",
@@ -282,15 +320,17 @@ _NEEDS: Mapping[str, str] = {
 
 # --- from tables to a configuration -------------------------------------------------------------
 
-_TAGS = ("name", "model")
-
 
 def merge(table: dict[str, Any], other: Mapping[str, Any]) -> None:
-    """Write ``other`` over ``table``; a table that becomes another kind starts anew."""
+    """Write ``other`` over ``table``; a delay or availability of another model starts anew.
+
+    (An algorithm does not: many options are common to several, and one that the new algorithm
+    does not have is an error.)
+    """
     for key, value in other.items():
         old = table.get(key)
         if isinstance(old, dict) and isinstance(value, Mapping):
-            if any(tag in value and value[tag] != old.get(tag) for tag in _TAGS):
+            if "model" in value and value["model"] != old.get("model"):
                 old.clear()
             merge(old, value)
         else:
@@ -318,6 +358,10 @@ def _tuples(value: Any) -> Any:
 
 def _write_out(table: dict[str, Any]) -> None:
     """Replace the shorthands by what they stand for."""
+    if "copies" in table and "template" not in table:
+        raise ConfigError("copies", "needs a template, the task to copy")
+    if "template" in table and "tasks" in table:
+        raise ConfigError("template", "stands in place of tasks; leave one of both out")
     template, copies = table.pop("template", None), table.pop("copies", 1)
     if template is not None:
         if copies == 1:
@@ -349,7 +393,8 @@ def _make_quick(table: dict[str, Any]) -> None:
     if "first_k" in options:
         algorithm.setdefault("first_k", _shrunk(30))
     else:
-        algorithm.setdefault("ratio", 8)
+        if algorithm.get("ratio", USUAL_RATIO) == USUAL_RATIO:
+            algorithm["ratio"] = 8
         algorithm.setdefault("server_rate", 0.4)
     for task in table["tasks"]:
         use = task["use"]

@@ -32,7 +32,7 @@ class DigitsOptions:
 @dataclass(frozen=True)
 class SyntheticOptions:
     alpha: float = 0.5
-    """How much the clients' labelling models differ."""
+    """LEAF's alpha. It moves a client's scores of all classes alike, so it changes no label."""
     beta: float = 0.5
     """How much the clients' inputs differ."""
     max_points: int = 200

@@ -87,6 +87,8 @@ class Chapter:
     settings: tuple[str, ...] = ()
     comparable: bool = True
     """Whether the runs are of the paper's scale, so that its numbers can be compared at all."""
+    stamp: str = ""
+    """What figures say of themselves, where labels name data that was not used."""
 
     # --- finding runs ----------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +20,14 @@ from fedast.records.tally import Point
 from fedast.report.chapter import Chapter, Key, Missing, Unreached
 from fedast.report.compare import mean_curve
 from fedast.report.figures import COLOURS, DASHES
+from fedast.report.findings import every_run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _GREY = "#666666"
+_RED = "#b03000"
 DPI = 130
 
 
@@ -32,7 +35,17 @@ def figures_of(chapter: Chapter) -> dict[str, Figure]:
     """By kind; none for a study of which nothing has been run."""
     if not any(chapter.runs.values()):
         return {}
-    return {kind: _KINDS[kind](chapter) for kind in chapter.figures}
+    figures = {kind: _KINDS[kind](chapter) for kind in chapter.figures}
+    if chapter.stamp:
+        for figure in figures.values():
+            _stamp(figure, chapter.stamp)
+    return figures
+
+
+def _stamp(figure: Figure, text: str) -> None:
+    """Across the top, so that nobody takes the figure for what its labels say."""
+    characters = int(11 * figure.get_figwidth())
+    figure.suptitle(textwrap.fill(text, characters), fontsize=9, color=_RED, weight="bold")
 
 
 def save_figures(figures: Mapping[str, Figure], folder: Path, study: str) -> dict[str, Path]:
@@ -507,7 +520,7 @@ def _sweep_panel(
                         label="a run diverged",
                     )  # fmt: skip
                     continue
-                values = chapter.values(key, of, task)
+                values = list(every_run(chapter, key, of, task).values())
             except (Missing, Unreached):
                 continue
             spread = statistics.stdev(values) if len(values) > 1 else 0.0
