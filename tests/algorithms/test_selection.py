@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
@@ -109,6 +110,30 @@ def test_a_round_takes_as_many_clients_and_the_best_of_them() -> None:
 def test_a_round_without_choice_takes_everyone() -> None:
     groups = RandomPartition(SpeedSelection(3)).assign([TASK], ScriptedPool(7), Stream.of(3))
     assert sorted(groups[0]) == list(range(7))
+
+
+class First:
+    """Takes the first candidate, and notes whom it could choose from."""
+
+    wants_loss = False
+
+    def __init__(self, candidates: int) -> None:
+        self.candidates = candidates
+        self.choices: list[Sequence[int]] = []
+
+    def best(self, task: str, candidates: Sequence[int]) -> int:
+        self.choices.append(candidates)
+        return candidates[0]
+
+    def learn(self, client: int, task: str, work_time: float, loss: float | None) -> None:
+        pass
+
+
+def test_every_place_of_a_round_has_as_many_candidates_of_its_own() -> None:
+    selection, tasks = First(3), [TaskSpec("a"), TaskSpec("b")]
+    RandomPartition(selection).assign(tasks, ScriptedPool(100, cap=10), Stream.of(3))
+    assert [len(choice) for choice in selection.choices] == [3] * 10
+    assert len({client for choice in selection.choices for client in choice}) == 30
 
 
 def test_a_round_with_one_candidate_each_is_the_random_round() -> None:

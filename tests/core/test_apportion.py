@@ -54,6 +54,7 @@ def test_minima_by_hand() -> None:
     assert apportion(5, [1, 100], [4, 1]) == [4, 1]
     # When the minima do not fit they fall to one each.
     assert apportion(4, [90, 9, 1], [20, 20, 20]) == [2, 1, 1]
+    assert apportion(3, [90, 9, 1], [20, 20, 20]) == [1, 1, 1]
 
 
 def test_too_little_for_one_each_is_refused() -> None:
