@@ -24,6 +24,7 @@ from fedast.algorithms.sync_bayes_st import (
 )
 from fedast.algorithms.sync_ucb_st import UpperConfidenceBounds
 from fedast.core.protocol import (
+    Accept,
     Aggregate,
     Dispatch,
     Evaluated,
@@ -252,17 +253,22 @@ def test_fedbuff_with_uniform_selection_is_static_fedast_with_one_task() -> None
     assert trace(ours) == trace(theirs)
 
 
-def test_fedbuff_asks_idle_clients_only() -> None:
-    spec = TaskSpec("a", active_requests=6, buffer_size=2)
-    books = Books(fedbuff([spec], ScriptedPool(20), Stream.of(1)))
-    books.feed(Started())
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("requests", [3, 6])
+def test_fedbuff_asks_idle_clients_only(seed: int, requests: int) -> None:
+    """From the first send on, over both tasks; with 12 requests there are too few of 10 clients."""
+    specs = [TaskSpec(name, active_requests=requests, buffer_size=2) for name in "ab"]
+    books = Books(fedbuff(specs, ScriptedPool(10), Stream.of(seed)))
+    busy: set[int] = set()
+    event: Event = Started()
     for _ in range(100):
-        for command in books.feed(UpdateArrived(books.arrive_order()[0], 1.0)):
+        for command in books.feed(event):
             if isinstance(command, Dispatch):
-                others = [
-                    d.client for d in books.in_flight.values() if d.request != command.request
-                ]
-                assert command.client not in others
+                assert command.client not in busy
+                busy.add(command.client)
+            elif isinstance(command, Accept):
+                busy.remove(command.client)
+        event = UpdateArrived(books.arrive_order()[0], 1.0)
 
 
 def test_no_buffer_is_fedast_with_a_buffer_of_one() -> None:
