@@ -10,6 +10,7 @@ from scipy import stats  # type: ignore[import-untyped]
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Matern
 
+from fedast.algorithms.centralized import PseudoClient
 from fedast.algorithms.fedast import FedAST
 from fedast.algorithms.fedbuff import fedbuff
 from fedast.algorithms.rounds import Returned, Rounds
@@ -23,7 +24,9 @@ from fedast.algorithms.sync_bayes_st import (
 )
 from fedast.algorithms.sync_ucb_st import UpperConfidenceBounds
 from fedast.core.protocol import (
+    Accept,
     Aggregate,
+    Dispatch,
     Evaluated,
     Event,
     Started,
@@ -31,6 +34,7 @@ from fedast.core.protocol import (
     UpdateArrived,
 )
 from fedast.core.streams import Stream
+from fedast.sim.availability import Always
 from tests.support import Books, ScriptedPool
 
 A, B = TaskSpec("a", batch_size=2), TaskSpec("b", batch_size=2)
@@ -71,6 +75,31 @@ def test_ucb_takes_the_best_and_tasks_choose_in_turn() -> None:
     assert (sorted(first), sorted(second)) == ([0, 1], [2, 3]), "round 2: a does"
 
 
+def test_ucb_without_discount_counts_rounds() -> None:
+    """gamma = 1: T = 3 rounds, client 0 lost 2 * 3 on average in N = 2 of them."""
+    rule = UpperConfidenceBounds(gamma=1.0)
+    rule.assign([A], ScriptedPool(1), Stream.of(0))
+    for returned in ([Returned(0, "a", 1.0, 2.0)], [Returned(0, "a", 1.0, 4.0)], []):
+        rule.learn(returned)
+    assert rule.score(0, "a") == pytest.approx(2 * 3.0 + math.sqrt(2 * math.log(3) / 2))
+
+
+@pytest.mark.parametrize(("clients", "sizes"), [(1, [0, 1]), (2, [1, 1]), (3, [1, 1]), (9, [2, 2])])
+def test_ucb_spares_nobody_that_a_task_needs(clients: int, sizes: list[int]) -> None:
+    """Five are to spare, but not before every task has a client."""
+    rule, pool = UpperConfidenceBounds(extra=5), Always(clients)
+    rule.assign([A, B], pool, Stream.of(0))
+    rule.learn([])
+    assert sorted(len(group) for group in rule.assign([A, B], pool, Stream.of(0))) == sizes
+
+
+def test_ucb_tells_equal_scores_apart_by_chance() -> None:
+    rule, pool, stream = UpperConfidenceBounds(extra=0), Always(6), Stream.of(0)
+    rule.assign([A, B], pool, stream)
+    rule.learn([])
+    assert len({tuple(sorted(rule.assign([A, B], pool, stream)[0])) for _ in range(20)}) > 5
+
+
 def test_ucb_scale_of_the_loss() -> None:
     rule = UpperConfidenceBounds(per_batch=False)
     rule.assign([A], ScriptedPool(1), Stream.of(0))
@@ -93,6 +122,52 @@ def test_bods_cost_by_hand() -> None:
     rule._counts.update((r.client, r.task) for r in returned)
     variance = (2 / 4 - (2 / 4) ** 2) + (1 / 4 - (1 / 4) ** 2)
     assert rule.cost(returned) == pytest.approx(0.25 * 7.0 + 0.75 * variance)
+
+
+def test_bods_cost_of_a_lone_client() -> None:
+    """Whoever is alone takes part as often as everybody: no variance."""
+    rule = BayesianOptimisation(alpha=0.25)
+    rule.assign([A], ScriptedPool(1), Stream.of(0))
+    rule.learn([Returned(0, "a", 3.0, None)])
+    assert rule.cost([Returned(0, "a", 3.0, None)]) == pytest.approx(0.25 * 3.0)
+
+
+def test_bods_tries_one_assignment_first_and_then_75() -> None:
+    """Ten clients are drawn with ten numbers and shuffled with nine."""
+    rule, pool, stream = BayesianOptimisation(), ScriptedPool(10), Stream.of(0)
+    for tried in (1, 75, 75):
+        before = stream.counter
+        groups = rule.assign([A, B], pool, stream)
+        assert stream.counter - before == 10 + tried * 9
+        assert [len(group) for group in groups] in ([2, 3], [3, 2]), "five are to spare"
+        rule.learn([Returned(client, "a", 1.0, None) for client in groups[0]])
+
+
+def test_bods_remembers_the_latest_rounds() -> None:
+    rule, pool, stream = BayesianOptimisation(history=4), ScriptedPool(10), Stream.of(0)
+    costs = []
+    for number in range(7):
+        rule.assign([A, B], pool, stream)
+        rule.learn([Returned(number, "a", float(number), None)])
+        costs.append(rule.cost([Returned(number, "a", float(number), None)]))
+    assert rule._costs == pytest.approx(costs[-4:])
+    assert rule._past[-1] == rule._current
+    assert rule._apart == pytest.approx(distances(rule._past, rule._past))
+    assert rule._apart.shape == (4, 4)
+    usual = BayesianOptimisation()
+    usual.assign([A], ScriptedPool(2), stream)
+    for _ in range(302):
+        usual.learn([])
+    assert len(usual._past) == len(usual._costs) == 300
+
+
+def test_where_a_cost_was_measured_some_doubt_is_left() -> None:
+    """Expected improvement divides by it."""
+    apart, between = np.zeros((1, 1)), np.array([[0.0], [2.0]])
+    mean, deviation = posterior(apart, between, np.array([1.0]), noise=0.0)
+    assert mean[0] == pytest.approx(1.0)
+    assert 0.0 < deviation[0] < 1e-3 < deviation[1] < 1.0
+    assert np.isfinite(expected_improvement(mean, deviation, best=1.0)).all()
 
 
 def vectors(count: int) -> tuple[list[frozenset[tuple[int, str]]], np.ndarray]:
@@ -140,6 +215,12 @@ def test_bayes_learns_to_avoid_a_slow_client() -> None:
 
 
 # --- Sequential FedAvg, FedBuff ------------------------------------------------------------------
+
+
+def test_centralized_is_one_client_that_trains_everything() -> None:
+    rule = PseudoClient()
+    assert [list(g) for g in rule.assign([A, B], ScriptedPool(3), Stream.of(0))] == [[0], [0]]
+    assert rule.waits_for_all() is True
 
 
 def test_sequential_trains_one_task_after_another() -> None:
@@ -197,6 +278,24 @@ def test_fedbuff_sends_no_more_requests_than_clients_may_be_active() -> None:
         assert len(books.in_flight) == 9
         books.feed(UpdateArrived(books.arrive_order()[0], 1.0))
         assert len({dispatch.client for dispatch in books.in_flight.values()}) == 9
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("requests", [3, 6])
+def test_fedbuff_with_two_tasks_asks_idle_clients_only(seed: int, requests: int) -> None:
+    """From the first send on, over both tasks; with 12 requests there are too few of 10 clients."""
+    specs = [TaskSpec(name, active_requests=requests, buffer_size=2) for name in "ab"]
+    books = Books(fedbuff(specs, ScriptedPool(10), Stream.of(seed)))
+    busy: set[int] = set()
+    event: Event = Started()
+    for _ in range(100):
+        for command in books.feed(event):
+            if isinstance(command, Dispatch):
+                assert command.client not in busy
+                busy.add(command.client)
+            elif isinstance(command, Accept):
+                busy.remove(command.client)
+        event = UpdateArrived(books.arrive_order()[0], 1.0)
 
 
 def test_no_buffer_is_fedast_with_a_buffer_of_one() -> None:

@@ -199,6 +199,24 @@ def test_events_that_do_not_fit_change_nothing(variant: str) -> None:
         assert snapshot(run.algorithm) == before
 
 
+@every
+def test_tasks_are_stopped_together_or_not_at_all(variant: str) -> None:
+    run = Play(variant, 1)
+    run.tell(TasksStopped(("t0",), StopReason.REMOVED))
+    before = snapshot(run.algorithm)
+    with pytest.raises(IllegalEvent, match="finished already"):
+        run.algorithm.handle(TasksStopped(("t1", "t0"), StopReason.REMOVED))
+    assert snapshot(run.algorithm) == before
+    assert run.algorithm.unfinished == ("t1", "t2")
+
+
+@every
+def test_losses_are_asked_for_where_they_decide(variant: str) -> None:
+    """A driver that must give them has to train at once."""
+    wanted = variant == "sync-ucb-st" or "by loss" in variant
+    assert Play(variant, 1).algorithm.wants_loss is wanted
+
+
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "centralized"])
 def test_a_task_that_joins_is_trained(variant: str) -> None:
     """(Centralized has one pseudo-client, which takes no task on.)"""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fedast.algorithms.fedast import RATIO_LIMIT, FedAST, buffer_size_for
 from fedast.algorithms.weighting import WEIGHTINGS
 from fedast.core.protocol import (
+    Accept,
     Aggregate,
     Command,
     Dispatch,
@@ -21,6 +22,7 @@ from fedast.core.protocol import (
     Evaluated,
     Finish,
     FinishReason,
+    IllegalEvent,
     MeasureVariances,
     PoolChanged,
     Reallocate,
@@ -328,7 +330,8 @@ def test_realloc_comes_before_the_buffer_is_judged() -> None:
     assert not any(isinstance(c, Dispatch) for c in commands), "K = 0: a has 7 of 2 in flight"
 
 
-def test_variances_that_are_no_numbers_leave_the_allocation() -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_variances_that_cannot_be_leave_the_allocation(value: float) -> None:
     _, books = start(
         TaskSpec("a", active_requests=2),
         TaskSpec("b", active_requests=2),
@@ -338,7 +341,7 @@ def test_variances_that_are_no_numbers_leave_the_allocation() -> None:
     )
     arrive(books, "a")
     assert isinstance(arrive(books, "b")[-1], MeasureVariances)
-    commands = books.feed(VariancesMeasured({"a": math.nan, "b": 1.0}))
+    commands = books.feed(VariancesMeasured({"a": value, "b": 1.0}))
     assert not any(isinstance(c, Reallocate) for c in commands)
 
 
@@ -403,3 +406,83 @@ def test_no_realloc_before_every_task_has_a_full_window() -> None:
         assert not any(isinstance(c, MeasureVariances) for c in arrive(books, "a"))
     arrive(books, "b")
     assert isinstance(arrive(books, "b")[-1], MeasureVariances)
+
+
+def test_the_period_begins_anew_with_every_realloc() -> None:
+    """0.5 * 2 open tasks * 8 requests: every eighth update."""
+    _, books = start(
+        TaskSpec("a", active_requests=4),
+        TaskSpec("b", active_requests=4),
+        dynamic=True,
+        variance_window=1,
+        period=0.5,
+    )
+    asked = []
+    for number in range(24):
+        commands = arrive(books, "ab"[number % 2])
+        asked.append(isinstance(commands[-1], MeasureVariances))
+        if asked[-1]:
+            books.feed(VariancesMeasured({"a": 1.0, "b": 1.0}))
+    assert asked == ([False] * 7 + [True]) * 3
+
+
+def test_a_task_alone_is_never_reallocated() -> None:
+    _, books = start(TaskSpec("a", active_requests=2), dynamic=True, variance_window=1, period=0.25)
+    for _ in range(10):
+        assert isinstance(arrive(books, "a")[0], Accept)
+    assert not books.ever_reallocated
+
+
+@pytest.mark.parametrize(
+    ("buffered", "buffers"), [(True, {"a": 7, "b": 1}), (False, dict.fromkeys("ab", 1))]
+)
+def test_realloc_leaves_one_request_where_a_buffer_takes_one(
+    buffered: bool, buffers: dict[str, int]
+) -> None:
+    """R = b, or no buffer at all: one buffer's worth is a single request."""
+    _, books = start(
+        TaskSpec("a", active_requests=4, buffer_size=4),
+        TaskSpec("b", active_requests=4, buffer_size=4),
+        dynamic=True,
+        buffered=buffered,
+        variance_window=1,
+        period=0.125,  # two updates
+    )
+    arrive(books, "a")
+    assert isinstance(arrive(books, "b")[-1], MeasureVariances)
+    realloc = books.feed(VariancesMeasured({"a": 1.0, "b": 0.0}))[0]
+    assert isinstance(realloc, Reallocate)
+    assert realloc.targets == {"a": 7, "b": 1}
+    assert realloc.buffers == buffers
+
+
+def test_without_options_it_is_the_papers_dynamic_fedast() -> None:
+    """A window of 8 updates, and Realloc every 0.75 * 2 tasks * 16 requests = 24 updates."""
+    specs = [TaskSpec(name, active_requests=8, buffer_size=2) for name in "ab"]
+    algorithm = FedAST(specs, ScriptedPool(50), Stream.of(1, "control"))
+    assert algorithm.variance_window == 8
+    assert FedAST(specs, ScriptedPool(50), Stream.of(1), dynamic=False).variance_window == 0
+    books = Books(algorithm)
+    books.feed(Started())
+    asked = [isinstance(arrive(books, "ab"[n % 2])[-1], MeasureVariances) for n in range(24)]
+    assert asked == [False] * 23 + [True]
+    assert books.rounds == {"a": 6, "b": 5}, "twelve updates each in buffers of two, b's last waits"
+
+
+@pytest.mark.parametrize("requests", [0, 7])
+def test_a_new_task_needs_requests_and_leaves_every_other_one(requests: int) -> None:
+    _, books = start(TaskSpec("a", active_requests=4), TaskSpec("b", active_requests=4))
+    with pytest.raises(IllegalEvent, match=f"asks for {requests} of 8 active"):
+        books.feed(TaskAdded(TaskSpec("c", active_requests=requests)))
+    (added, *_) = books.feed(TaskAdded(TaskSpec("c", active_requests=6)))
+    assert isinstance(added, Reallocate)
+    assert added.targets == {"a": 1, "b": 1, "c": 6}
+
+
+def test_where_there_is_room_a_new_task_is_sent_at_once() -> None:
+    pool = ScriptedPool(50)
+    pool.empty = True
+    _, books = start(TaskSpec("a", active_requests=4), pool=pool)
+    pool.empty = False
+    commands = books.feed(TaskAdded(TaskSpec("b", active_requests=2)))
+    assert [c.task for c in commands if isinstance(c, Dispatch)] == ["a", "b"], "none starves"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
@@ -57,6 +58,8 @@ def test_best_by_hand() -> None:
     assert speed.best("t", [2, 9]) == 9, "unseen counts as average"
     speed.learn(3, "u", 100.0, None)
     assert speed.best("t", [2, 3]) == 3, "slow work of a slow task is not a slow client"
+    speed.learn(4, "t", 3.8, None)  # usual is (2 + 6 + 3.8) / 3 = 3.93
+    assert speed.best("t", [9, 4]) == 4, "a little faster than average"
     loss = LossSelection()
     loss.learn(1, "t", 1.0, 0.5)
     loss.learn(2, "t", 1.0, 0.7)
@@ -65,6 +68,23 @@ def test_best_by_hand() -> None:
     assert loss.best("u", [2, 3]) == 2, "per task: both unseen, the first"
     loss.learn(2, "t", 1.0, float("nan"))
     assert loss.best("t", [1, 2]) == 2, "no number, no news"
+
+
+def test_slowness_is_smoothed() -> None:
+    speed = SpeedSelection()
+    speed.learn(1, "t", 2.0, None)
+    speed.learn(1, "t", 6.0, None)  # 1.5 of what is usual now, 4
+    assert speed._slowness[1] == pytest.approx(0.75 * 1.0 + 0.25 * 1.5)
+
+
+def test_work_that_took_no_time_says_nothing() -> None:
+    speed = SpeedSelection()
+    speed.learn(1, "t", 0.0, None)
+    assert speed.best("t", [2, 1]) == 2, "both count as average: the first"
+
+
+def test_two_candidates_unless_told_otherwise() -> None:
+    assert SpeedSelection().candidates == LossSelection().candidates == 2
 
 
 def test_an_empty_pool_gives_nobody() -> None:
@@ -90,6 +110,38 @@ def test_a_round_takes_as_many_clients_and_the_best_of_them() -> None:
 def test_a_round_without_choice_takes_everyone() -> None:
     groups = RandomPartition(SpeedSelection(3)).assign([TASK], ScriptedPool(7), Stream.of(3))
     assert sorted(groups[0]) == list(range(7))
+
+
+class First:
+    """Takes the first candidate, and notes whom it could choose from."""
+
+    wants_loss = False
+
+    def __init__(self, candidates: int) -> None:
+        self.candidates = candidates
+        self.choices: list[Sequence[int]] = []
+
+    def best(self, task: str, candidates: Sequence[int]) -> int:
+        self.choices.append(candidates)
+        return candidates[0]
+
+    def learn(self, client: int, task: str, work_time: float, loss: float | None) -> None:
+        pass
+
+
+def test_every_place_of_a_round_has_as_many_candidates_of_its_own() -> None:
+    selection, tasks = First(3), [TaskSpec("a"), TaskSpec("b")]
+    RandomPartition(selection).assign(tasks, ScriptedPool(100, cap=10), Stream.of(3))
+    assert [len(choice) for choice in selection.choices] == [3] * 10
+    assert len({client for choice in selection.choices for client in choice}) == 30
+
+
+def test_a_round_with_one_candidate_each_is_the_random_round() -> None:
+    pool, tasks = ScriptedPool(40, cap=9), [TaskSpec("a"), TaskSpec("b")]
+    plain, chosen = RandomPartition(), RandomPartition(SpeedSelection(1))
+    one, other = Stream.of(3), Stream.of(3)
+    for _ in range(5):
+        assert plain.assign(tasks, pool, one) == chosen.assign(tasks, pool, other)
 
 
 def test_allocations_without_variance() -> None:

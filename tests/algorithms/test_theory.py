@@ -62,11 +62,22 @@ def test_option_d_has_terms_of_its_own() -> None:
     assert found.asynchrony == pytest.approx(0.0512 * 65.0)
 
 
+def test_the_terms_grow_with_smoothness_as_they_should() -> None:
+    """Linearly in L where it is averaged, otherwise with its square."""
+    found = [error_terms(SETTING, Problem(smoothness=smooth), 100) for smooth in (1.0, 3.0)]
+    assert found[1].optimisation == found[0].optimisation
+    # (0.01 * 0.5 / 4 L + 0.0001 * 4 L^2) (1 + 4)
+    assert found[1].averaging == pytest.approx((0.00125 * 3 + 0.0004 * 9) * 5)
+    assert found[1].asynchrony == pytest.approx(9 * found[0].asynchrony)
+
+
 def test_corollary() -> None:
     found = corollary(SETTING, Problem(smoothness=2.0), rounds=400)
     assert found.client_rate == pytest.approx(1 / (4 * 2 * 20))
     assert found.server_rate == pytest.approx(4.0)
     assert found.least_rounds == 4 * 16 * 16 * 9
+    fresh = Setting(**{**vars(SETTING), "staleness": 0.0})
+    assert corollary(fresh, Problem(), rounds=400).least_rounds == 4 * 36 * 4
 
 
 def test_round_times() -> None:

@@ -53,28 +53,39 @@ def test_help_is_light() -> None:
     subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("what", ["algorithms", "tasks", "delays", "availability", "server"])
-def test_list_and_validate_need_no_torch(what: str) -> None:
+def without_torch(*arguments: str) -> str:
+    """What a command prints, in a process in which it must not import torch."""
     probe = (
         "import sys\n"
         "from click.testing import CliRunner\n"
         "from fedast.cli.main import cli\n"
-        f"found = CliRunner().invoke(cli, ['list', {what!r}, '--json'])\n"
+        f"found = CliRunner().invoke(cli, {list(arguments)!r})\n"
         "assert found.exit_code == 0, found.output\n"
         "print(found.output)\n"
         "assert 'torch' not in sys.modules\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", probe], check=True, timeout=60, capture_output=True, text=True
-    )
-    entries = json.loads(done.stdout)
+        [sys.executable, "-c", probe], timeout=60, capture_output=True, text=True
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("what", ["algorithms", "tasks", "delays", "availability", "server"])
+def test_list_needs_no_torch(what: str) -> None:
+    entries = json.loads(without_torch("list", what, "--json"))
     assert len(entries) >= 3
     assert all(entry["summary"] for entry in entries.values())
+
+
+def test_validate_needs_no_torch() -> None:
+    assert "valid: fedast-d, 100 clients, 2 tasks" in without_torch("validate", QUICK)
 
 
 def test_every_algorithm_option_is_explained() -> None:
     entries = json.loads(fedast("list", "algorithms", "--json").stdout)
     assert set(entries) >= {"fedast-d", "fedast-s", "fedast-nobuffer", "sync-st"}
+    assert {"requests", "period"} <= set(entries["fedast-d"]["options"])
     for name, entry in entries.items():
         for option, said in entry["options"].items():
             assert said["help"], f"{name}.{option} has no explanation"
@@ -107,7 +118,9 @@ def test_run_writes_its_records(tmp_path: Path) -> None:
 def test_json_is_json_and_quiet_is_quiet() -> None:
     done = fedast("run", QUICK, *SHORT, "--json")
     assert set(json.loads(done.stdout)["tasks"]) == {"digits-mlp", "synthetic"}
+    assert "finished:" in fedast("run", QUICK, *SHORT).stdout
     quiet = fedast("run", QUICK, *SHORT, "--quiet")
+    assert quiet.returncode == 0, quiet.stderr
     assert "finished:" not in quiet.stdout
     assert "digits-mlp" in quiet.stdout
 

@@ -38,11 +38,23 @@ def test_minima_hold(weights: list[float], data: st.DataObject) -> None:
     assert all(part >= low for part, low in zip(parts, least, strict=True))
 
 
+@given(st.integers(1, 60), weights, st.data())
+def test_minima_that_are_met_anyway_change_nothing(
+    total: int, weights: list[float], data: st.DataObject
+) -> None:
+    plain = largest_remainder(total, weights)
+    least = [data.draw(st.integers(part // 2, part)) for part in plain]
+    assert apportion(total, weights, least) == plain
+
+
 def test_minima_by_hand() -> None:
     # Without minima 90, 9, 1; the last is lifted to 20 and the other 80 are split 10 : 1.
     assert apportion(100, [90, 9, 1], [20, 1, 20]) == [73, 7, 20]
+    # Minima that just fit are the whole answer, whatever the weights.
+    assert apportion(5, [1, 100], [4, 1]) == [4, 1]
     # When the minima do not fit they fall to one each.
     assert apportion(4, [90, 9, 1], [20, 20, 20]) == [2, 1, 1]
+    assert apportion(3, [90, 9, 1], [20, 20, 20]) == [1, 1, 1]
 
 
 def test_too_little_for_one_each_is_refused() -> None:

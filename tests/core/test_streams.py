@@ -40,6 +40,22 @@ def test_drawing_from_one_stream_does_not_disturb_another() -> None:
     assert [Stream.of(3, "a").uniform()] == quiet
 
 
+def test_the_numbers_are_splitmix64s() -> None:
+    """As published for seed 0: runs made with an older version must come out the same."""
+    stream = Stream(0)
+    assert [stream.bits() for _ in range(3)] == [
+        0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F
+    ]  # fmt: skip
+
+
+def test_a_normal_number_is_made_of_two_uniform_ones() -> None:
+    """Box and Muller: sqrt(-2 ln u) cos(2 pi v)."""
+    stream, same = Stream.of(7, "normal"), Stream.of(7, "normal")
+    for _ in range(20):
+        radius = math.sqrt(-2 * math.log(1 - same.uniform()))
+        assert stream.normal() == pytest.approx(radius * math.cos(2 * math.pi * same.uniform()))
+
+
 def test_below_covers_the_range_evenly() -> None:
     stream = Stream.of(0, "below")
     counts = [0] * 7

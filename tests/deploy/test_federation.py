@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
+import subprocess
+import sys
+import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ import pytest
 import torch
 
 from fedast.deploy import wire
-from fedast.deploy.agent import Agent
+from fedast.deploy.agent import Agent, Training
 from fedast.deploy.diary import Diary
 from fedast.deploy.memory import Hub, MemoryClient, MemoryServer, order
 from fedast.deploy.transport import Delivery, Gone
@@ -26,6 +29,7 @@ from fedast.experiments.federate import Federation, LocalTraining
 from fedast.experiments.load import ConfigError, load
 from fedast.experiments.resolve import resolve
 from fedast.learn.flat import FlatModel
+from fedast.learn.points import Arrays
 from fedast.learn.task import Task
 from fedast.records.run import UnusableFolder
 from tests.deploy.nats_support import free_port
@@ -87,7 +91,7 @@ def test_a_federation_trains_two_tasks_to_target(
 
 
 def test_a_server_that_is_stopped_goes_on(tmp_path: Path) -> None:
-    """Stopped twice in the middle: nothing is lost, nothing counts twice."""
+    """Stopped in the middle: nothing is lost, nothing counts twice."""
     config = two_tasks(tmp_path, target=0.85)
     hub = Hub(patience=1.0)
 
@@ -210,23 +214,52 @@ def test_an_idle_clients_queue_is_made_anew_less_and_less_often(
 
 
 def test_a_client_that_goes_silent_frees_its_requests(tmp_path: Path) -> None:
-    config = two_tasks(tmp_path, clients=3, lease=1.0)
+    """It hangs in a training and says nothing more: only its lease can tell that it is gone."""
+    config = two_tasks(tmp_path, clients=3, lease=3.0)
     hub = Hub()
+    hanging, gone, over = threading.Event(), threading.Event(), threading.Event()
 
     async def silence(federation: Federation, agents: list[Agent]) -> None:
-        while federation.tally.updates < 5:
-            await asyncio.sleep(0.01)
+        def hold(training: Training, until: threading.Event) -> None:
+            train = training.train
+
+            def held(*arguments: Any) -> tuple[wire.Vector, float, int]:
+                if until is over:
+                    hanging.set()
+                until.wait(40)
+                return train(*arguments)
+
+            training.train = held  # type: ignore[method-assign, assignment]
 
         async def nothing(data: bytes) -> None:
             pass
 
+        async def wait(condition: Callable[[], bool]) -> None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(30):
+                    while not condition():
+                        await asyncio.sleep(0.01)
+
+        # The others hold still meanwhile, so that nothing ends before the lease does.
+        for number, one in enumerate(agents):
+            hold(one._training, over if number == 1 else gone)
+        await wait(hanging.is_set)
         agents[1]._transport.hello = nothing  # type: ignore[method-assign]
-        agents[1]._training.train = lambda *a: asyncio.run(asyncio.sleep(3))  # type: ignore
+        await wait(lambda: 1 not in federation.server._pool)
+        gone.set()
+        await wait(lambda: federation.server.finished)
+        over.set()
 
     asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=silence))
+    assert hanging.is_set()
     counts = audit(tmp_path / "run")
-    assert counts["drop lost"] > 0
     assert counts["finish"] == 2
+    diary = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
+    assert diary.count('"e":"leave"') == diary.count('"e":"leave","c":1') == 1
+    happened = events(tmp_path / "run")
+    sent = {e["request"] for e in happened if e["event"] == "dispatch" and e["client"] == 1}
+    lost = {e["request"] for e in happened if e["event"] == "drop" and e["reason"] == "lost"}
+    assert lost == sent != set()
 
 
 def test_an_idle_client_gets_what_its_queue_holds_back(tmp_path: Path) -> None:
@@ -284,13 +317,17 @@ def test_a_client_that_is_gone_by_the_transports_word_loses_its_requests(tmp_pat
     hub = Hub()
 
     async def leave(federation: Federation, agents: list[Agent]) -> None:
-        while not hub.queues.get(2) or federation.tally.updates < 5:
+        while len(hub.queues.get(2, ())) < 3 or federation.tally.updates < 5:
             await asyncio.sleep(0)
         hub.told.put_nowait(Gone(2))
         hub.stir()
 
     asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=leave))
     assert audit(tmp_path / "run")["finish"] == 2
+    happened = events(tmp_path / "run")
+    sent = {e["request"]: e["client"] for e in happened if e["event"] == "dispatch"}
+    lost = [e["request"] for e in happened if e["event"] == "drop" and e["reason"] == "lost"]
+    assert {sent[request] for request in lost} == {2}
     diary = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
     assert diary.count('"e":"leave","c":2') == 1
     assert diary.count('"e":"join","c":2') == 2  # its next greeting lets it in again
@@ -366,6 +403,8 @@ def test_clients_can_evaluate(tmp_path: Path, algorithm: str, options: str) -> N
     measured = [e for e in events(tmp_path / "run") if e["event"] == "evaluate"]
     asked = {(e["task"], e["round"]) for e in measured}
     assert len(asked) == len(measured)
+    diary = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
+    assert diary.count('"e":"answer"') > len(measured), "each is asked of several clients"
 
 
 def test_evaluations_that_come_to_nothing_are_left_out_or_asked_again(tmp_path: Path) -> None:
@@ -429,10 +468,21 @@ def test_what_clients_hold_back_is_not_trained_on(tmp_path: Path) -> None:
     assert len(held) > 10
     assert not held & kept
     vector = bench.model.read().numpy()
+    before, _, points = training.train("digits-mlp", 5, vector)
+    assert points == len(kept)
     metric, loss, count = training.evaluate("digits-mlp", vector)
     assert 0.0 <= metric <= 1.0
     assert loss > 0
     assert count == len(training._held["digits-mlp"])
+    assert isinstance(bench.train, Arrays)
+    inputs = bench.train.inputs
+    good = inputs.clone()
+    try:
+        inputs[training._held["digits-mlp"]] = float("nan")
+        after, _, _ = training.train("digits-mlp", 5, vector)
+    finally:
+        inputs.copy_(good)  # other tests load the same array
+    assert np.array_equal(before, after), "whatever is held back, training does not see it"
 
 
 def test_a_client_uses_its_own_data(tmp_path: Path) -> None:
@@ -472,24 +522,47 @@ def test_a_client_that_can_train_nothing_is_let_in_no_more(tmp_path: Path) -> No
     assert '{"e":"quarantine","c":2' in (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
 
 
-def test_a_jump_of_the_wall_clock_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = two_tasks(tmp_path, lease=5.0)
-    true = time.time
+JUMPING = """
+import asyncio, sys, time
+from pathlib import Path
 
-    async def jump(federation: Federation, agents: list[Agent]) -> None:
-        while federation.tally.updates < 5:
-            await asyncio.sleep(0.01)
-        monkeypatch.setattr(time, "time", lambda: true() + 86_400)
-        await asyncio.sleep(0.3)
-        monkeypatch.setattr(time, "time", lambda: true() - 86_400)
+true, shift = time.time, [0.0]
+time.time = lambda: true() + shift[0]  # before anything can keep hold of the real one
 
-    asyncio.run(federate(config, tmp_path / "run", Hub(), meanwhile=jump))
+from fedast.deploy.memory import Hub
+from tests.deploy.support import two_tasks
+from tests.deploy.test_federation import federate
+
+async def jump(federation, agents):
+    for updates, ahead in ((5, 86_400.0), (12, -86_400.0)):
+        while federation.tally.updates < updates:
+            await asyncio.sleep(0.005)
+        shift[0] = ahead
+
+folder = Path(sys.argv[1])
+config = two_tasks(folder, lease=5.0, target=0.85)
+asyncio.run(federate(config, folder / "run", Hub(), meanwhile=jump))
+assert abs(time.time() - true()) > 80_000
+"""
+
+
+def test_a_jump_of_the_wall_clock_changes_nothing(tmp_path: Path) -> None:
+    """A day ahead, then a day back. In a process of its own: clocks are bound when imported."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", JUMPING, str(tmp_path)],
+        cwd=root, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     counts = audit(tmp_path / "run")
     assert counts["drop lost"] == 0
     assert counts["finish"] == 2
-    assert events(tmp_path / "run")[-1]["t"] < 90
+    happened = events(tmp_path / "run")
+    assert happened[-1]["t"] < 90
+    diary = (tmp_path / "run" / "diary" / "diary.jsonl").read_text().splitlines()
+    work = [entry["w"] for entry in map(json.loads, diary) if entry["e"] == "arrive"]
+    assert len(work) > 12
+    assert 0 <= min(work) <= max(work) < 90
 
 
 def test_another_configuration_is_not_taken_up(tmp_path: Path) -> None:

@@ -66,9 +66,12 @@ def test_a_run_stopped_anywhere_goes_on_identically(
     whole = execute(config, tmp_path / "whole", events=True, stop=counted)
     folder, total = tmp_path / "parts", counted.asked
     execute(config, folder, events=True, every=Every.parse("1"), stop=Steps(total // 4))
+    said: list[str] = []
     for part in (total // 2, 3 * total // 4):  # replayed steps count
-        resume(folder, stop=Steps(part))
-    same(tmp_path / "whole", folder, whole, resume(folder))
+        resume(folder, stop=Steps(part), say=said.append)
+    same(tmp_path / "whole", folder, whole, resume(folder, say=said.append))
+    taken_up = [line for line in said if "going on from" in line]
+    assert len(taken_up) == len(set(taken_up)) == 3, "each time from a later checkpoint"
     with pytest.raises(UnusableFolder, match="has finished"):
         resume(folder)
 

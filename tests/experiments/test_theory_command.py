@@ -35,6 +35,7 @@ def test_where_nobody_queues_the_model_is_the_simulation() -> None:
     ]
     loaded = resolve(load(path, settings, algorithm="fedast-s"), path.parent)
     found = theory(loaded, Problem(), rounds=100, updates=8000)
+    assert len(found.tasks) == 2
     for task in found.tasks:
         assert task.simulated_round == pytest.approx(task.model_round, rel=0.05)
         ratio = task.setting.active_requests / task.setting.buffer_size
@@ -105,4 +106,5 @@ def test_limits_of_the_tasks_do_not_cut_the_simulation_short() -> None:
         loaded = resolve(load(path, settings, algorithm="fedast-s"), path.parent)
         found = theory(loaded, Problem(), rounds=100, updates=1000)
         rounds.append([task.simulated_round for task in found.tasks])
+    assert len(rounds[0]) == 2
     assert rounds[0] == rounds[1]

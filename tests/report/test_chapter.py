@@ -262,7 +262,9 @@ def test_many_cells_below_one_another(seeds: Sequence[Sequence[int]]) -> None:
         for (key, time), each in zip({("fast",): 9.0, ("slow",): 5.0}.items(), seeds, strict=True)
     }
     found = chapter([SERIES], cells, runs=runs, figures=("dots", "ranking"))
-    for kind, figure in figures_of(found).items():
+    figures = figures_of(found)
+    assert set(figures) == {"dots", "ranking"}
+    for kind, figure in figures.items():
         shown = [text.get_text() for text in figure.axes[0].get_yticklabels()]
         there = [label for (label,) in runs if runs[(label,)]]
         assert shown == (sorted(there, reverse=True) if kind == "ranking" else there)

@@ -263,6 +263,7 @@ def test_a_task_that_joins_trains_and_the_others_give_way() -> None:
             in_flight[event["task"]] -= 1
         if event["t"] > 55.0:
             break
+    assert set(in_flight) == {"a", "b", "c"}
     assert all(7 <= count <= 8 for count in in_flight.values())
 
 
