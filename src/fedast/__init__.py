@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     )
     from fedast.learn.task import Allocation, Goal, Task, Training
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOMES = {
     "fedast.experiments.config": (
