@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedast.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from fedast.experiments.config import (
         ActiveCap,
@@ -45,8 +47,6 @@ if TYPE_CHECKING:
         ServerSide,
     )
     from fedast.learn.task import Allocation, Goal, Task, Training
-
-__version__ = "0.2.0.dev0"
 
 _HOMES = {
     "fedast.experiments.config": (

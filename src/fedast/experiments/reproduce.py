@@ -8,7 +8,6 @@ goes on where it stopped. Where and how a model is trained (``compute``) does no
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -20,6 +19,7 @@ from pathlib import Path
 from fedast.experiments.batch import BatchRun, Pulse, run_batch
 from fedast.experiments.build import settle_compute
 from fedast.experiments.config import AsyncConfig, Compute, RunConfig
+from fedast.experiments.identity import identity
 from fedast.experiments.load import ConfigError, load, nearest
 from fedast.experiments.resolve import resolve
 from fedast.experiments.study import Cell, Scale, Study, slug, studies
@@ -50,12 +50,6 @@ class Job:
     @property
     def place(self) -> str:
         return f"{self.cell.study.name}/{self.cell.slug}/seed-{self.seed}"
-
-
-def identity(config: RunConfig) -> str:
-    """What makes two runs the same run: everything but where and how it is computed."""
-    table = config.model_dump(mode="json", exclude={"compute", "federation", "algorithms", "path"})
-    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
 
 def jobs_of(

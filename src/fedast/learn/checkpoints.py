@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,15 @@ class Checkpoint:
     wall_seconds: float
     tensors: Mapping[str, torch.Tensor]
     answers: tuple[float, ...]
+    schedule: str | None = None
+    """A hash of the schedule so far. (Version 0.1.0 wrote none of these.)"""
+    config: Mapping[str, Any] | None = None
+    """What the run follows from."""
+    fedast: str | None = None
+    """The version that wrote it."""
+
+
+_ABOUT = [field.name for field in fields(Checkpoint) if field.name not in ("tensors", "answers")]
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
@@ -44,9 +53,8 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     save_file({**tensors, "answers": answers}, temporary)
     checksum = _checksum(temporary)
     _settle(temporary, folder / f"{name}.safetensors")
-    about = {
-        key: value for key, value in vars(checkpoint).items() if key not in ("tensors", "answers")
-    } | {"schema": SCHEMA, "sha256": checksum}
+    about = {key: getattr(checkpoint, key) for key in _ABOUT}
+    about |= {"schema": SCHEMA, "sha256": checksum}
     note = folder / f"{name}.json.part"
     note.write_text(json.dumps(about, indent=1) + "\n")
     _settle(note, folder / f"{name}.json")
@@ -82,7 +90,8 @@ def _load(note: Path) -> Checkpoint:
         raise ValueError("its tensors are not what was written")
     tensors = load_file(file)
     answers = tuple(tensors.pop("answers").tolist())
-    return Checkpoint(tensors=tensors, answers=answers, **about)
+    known = {key: value for key, value in about.items() if key in _ABOUT}  # a later one has more
+    return Checkpoint(tensors=tensors, answers=answers, **known)
 
 
 def _checksum(file: Path) -> str:

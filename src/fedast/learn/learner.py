@@ -168,21 +168,31 @@ class TorchLearner:
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Put the tensors of ``state`` in place, where the books are as they were then."""
+        left = set(tensors)
         for request, pending in self._pending.items():
             if f"update.{request}" in tensors:
-                delta = tensors[f"update.{request}"].to(self._device)
-                pending.update = Update(delta, tensors[f"loss.{request}"].to(self._device))
+                delta, loss = tensors[f"update.{request}"], tensors[f"loss.{request}"]
+                pending.update = Update(delta.to(self._device), loss.to(self._device))
+                left -= {f"update.{request}", f"loss.{request}"}
         for number, (name, store) in enumerate(self._stores.items()):
             for request in list(self._waiting[name]):
                 if self._pending[request].update is not None:
                     del self._waiting[name][request]
                     store.release(self._pending[request].version)
             for version in store.versions():
-                store.put(version, tensors[f"{number}.version.{version}"].to(self._device))
+                key = f"{number}.version.{version}"
+                if tensors[key].shape != store[version].shape:
+                    raise ValueError(f"{key} has another shape")
+                store.put(version, tensors[key].to(self._device))
+                left.discard(key)
             prefix = f"{number}.server."
-            self._servers[name].restore(
-                {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-            )
+            own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            self._servers[name].restore(own)
+            if own.keys() != self._servers[name].state().keys():
+                raise LookupError(f"the server of {name} remembers something else")
+            left -= {prefix + key for key in own}
+        if left:
+            raise LookupError(f"nothing is known of {min(left)}")
 
     def close(self) -> None:
         self._trainer.close()
