@@ -2,7 +2,7 @@
 
 A checkpoint is ``NUMBER.safetensors`` and ``NUMBER.json``; the JSON comes last and
 holds the checksum of the tensors, so one without the other, or one that does
-not match, is none. The two newest are kept.
+not match, is none. The one just written and the whole one before it are kept.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,6 +22,8 @@ from safetensors.torch import load_file, save_file
 
 SCHEMA = 1
 _KEPT = 2
+_NAME = re.compile(r"\d{12,}")
+_ENDINGS = ("json", "safetensors", "json.part", "safetensors.part")
 
 
 @dataclass(frozen=True)
@@ -58,15 +61,41 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     note = folder / f"{name}.json.part"
     note.write_text(json.dumps(about, indent=1) + "\n")
     _settle(note, folder / f"{name}.json")
-    kept = sorted(folder.glob("*.json"))[-_KEPT:]
-    for file in (*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.part")):
-        if file.with_suffix(".json") not in kept:
+    _prune(folder, name)
+
+
+def _prune(folder: Path, name: str) -> None:
+    """Keep the checkpoint ``name`` and those before it that count.
+
+    Higher numbers are of a time before, when they could not be read: the run passes them.
+    """
+    whole = [note.stem for note in _notes(folder) if note.stem < name and _readable(note)]
+    kept = {name, *whole[1 - _KEPT :]}
+    for file in folder.iterdir():
+        stem, _, ending = file.name.partition(".")
+        ours = _NAME.fullmatch(stem) is not None and ending in _ENDINGS
+        if ours and (ending.endswith("part") or (stem <= name and stem not in kept)):
             file.unlink()
+
+
+def _notes(folder: Path) -> list[Path]:
+    return sorted(note for note in folder.glob("*.json") if _NAME.fullmatch(note.stem))
+
+
+def _readable(note: Path) -> bool:
+    """Whether it looks like a checkpoint; its tensors are not read."""
+    try:
+        return (
+            bool(json.loads(note.read_text())["schema"] == SCHEMA)
+            and note.with_suffix(".safetensors").is_file()
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint that is whole; ``say`` is told about those that are not."""
-    for note in sorted(folder.glob("*.json"), reverse=True):
+    for note in reversed(_notes(folder)):
         try:
             return _load(note)
         except (
