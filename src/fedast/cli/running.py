@@ -319,6 +319,7 @@ def run_comparison(
                 events=events,
                 overwrite=True,
                 progress=board.pulse if board is not None else _unseen,
+                say=_warn,
                 stop=stop,
             )
         except Interrupted:
@@ -339,6 +340,10 @@ def run_comparison(
 
 def _unseen(pulse: Pulse) -> None:
     pass
+
+
+def _warn(text: str) -> None:
+    click.echo(text, err=True)
 
 
 def _labelled(

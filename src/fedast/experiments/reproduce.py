@@ -168,6 +168,7 @@ def carry_out(
     progress: Callable[[Pulse], None] = lambda pulse: None,
     done: Callable[[Job, RunResult], None] = lambda job, result: None,
     failed: Callable[[Job, Exception], None],
+    say: Callable[[str], None] = lambda text: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run what is given and keep each result as soon as it is there."""
@@ -192,6 +193,7 @@ def carry_out(
         progress=progress,
         done=keep,
         failed=lambda number, error: failed(jobs[number], error),
+        say=say,
         stop=stop,
     )
 

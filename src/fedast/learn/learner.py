@@ -22,7 +22,7 @@ from fedast.learn.reading import MakeReader, ModuleReader
 from fedast.learn.server.calibration import NoRoom
 from fedast.learn.server.server import Server
 from fedast.learn.store import VersionStore
-from fedast.learn.task import BadTask, Task, TrainingFailed
+from fedast.learn.task import BadTask, OutOfMemory, Task
 from fedast.learn.trainer import Job, SerialTrainer, Trainer, Update, Workbench
 
 _TEST_BATCH = {"cpu": 2000, "cuda": 20_000}
@@ -220,7 +220,7 @@ class TorchLearner:
                 return measure(self._benches[task], self._readers[task], points, self._test_batch)
             except torch.OutOfMemoryError:
                 if self._test_batch < 2:
-                    raise TrainingFailed(
+                    raise OutOfMemory(
                         f"task {task!r}: not even one test point fits into the device's memory; "
                         'take compute.device = "cpu"'
                     ) from None
@@ -274,7 +274,7 @@ class TorchLearner:
             try:
                 updates = self._trainer.train(task, jobs)
             except torch.OutOfMemoryError as error:
-                raise TrainingFailed(
+                raise OutOfMemory(
                     f"task {task!r}: out of memory while it trained request {part[0]}; lower its "
                     f'batch_size, or take compute.device = "cpu" ({error})'
                 ) from None
