@@ -27,8 +27,19 @@ from typing import Any, final
 from fedast.core.protocol import Algorithm, ClientId, Command, Evaluated, Finish, RequestId
 from fedast.experiments.build import available_cores
 from fedast.experiments.config import RunConfig
+from fedast.experiments.identity import describe, differences, listed
+from fedast.experiments.load import load
+from fedast.experiments.resolve import resolve
 from fedast.learn.task import OutOfMemory
-from fedast.records.run import RunResult
+from fedast.records.run import (
+    CONFIG,
+    EVENTS,
+    RESULT,
+    RunResult,
+    UnusableFolder,
+    check_unheld,
+    read_run,
+)
 from fedast.records.tally import Tally
 
 
@@ -150,6 +161,36 @@ def run_batch(
     while not pulses.empty():
         progress(pulses.get())
     return [results[number] for number in range(len(runs)) if number in results]
+
+
+def found_again(run: BatchRun, *, events: bool) -> RunResult | None:
+    """The result of this very run, if its folder has it; ``UnusableFolder`` if it has another.
+
+    One that was interrupted, or that left no log of ``events``, is to be run again.
+    """
+    out = run.out
+    if out is None:
+        return None
+    if not (out / CONFIG).is_file():
+        check_unheld(out)
+        return None
+    theirs = resolve(load(out / CONFIG), out)
+    # What was left open has been settled there.
+    mine, settled = run.config.compute, theirs.compute
+    open_keys = [key for key in ("device", "precision") if getattr(mine, key) == "auto"]
+    update = {key: getattr(settled, key) for key in ("workers", *open_keys)}
+    update["trainers"] = settled.trainers | mine.trainers
+    config = run.config.model_copy(update={"compute": mine.model_copy(update=update)})
+    changed = differences(describe(theirs), config, out)
+    if changed:
+        raise UnusableFolder(
+            f"{out}: holds a run of another configuration ({listed(changed)}); "
+            "choose another folder or --overwrite"
+        )
+    if not (out / RESULT).is_file() or (events and not (out / EVENTS).is_file()):
+        return None
+    result = read_run(out)
+    return None if result.interrupted else result
 
 
 def alone(config: RunConfig, runs: int) -> RunConfig:
