@@ -612,9 +612,9 @@ def test_a_diary_that_asks_for_other_answers_is_refused(tmp_path: Path) -> None:
     assert "KeyError" in refused(config, folder)
     path.write_text("".join(lines))
     federation = Federation(config, MemoryServer(Hub()), folder)
-    federation.server.recover()
-    assert federation.tally.updates >= 20
-    federation.close()
+    federation.server.stop()
+    asyncio.run(federation.run())
+    assert federation.tally.replayed == federation.tally.updates >= 20
 
 
 def test_a_configuration_that_another_version_wrote_otherwise_is_taken_up(tmp_path: Path) -> None:

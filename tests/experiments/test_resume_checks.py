@@ -15,10 +15,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import fedast
+from fedast.core.protocol import Algorithm, Observer, Observers
 from fedast.experiments.keeping import FOLDER, Every
 from fedast.experiments.run import execute, resume
 from fedast.learn.checkpoints import Checkpoint, newest, save
 from fedast.records.run import UnusableFolder
+from fedast.records.tally import Tally
 from tests.experiments.test_resume import Steps, config_of, same
 
 OLD = Path(__file__).parents[1] / "fixtures" / "v0.1.0" / "run"
@@ -243,7 +245,14 @@ def test_a_resumed_run_can_be_resumed(stopped: Path, tmp_path: Path) -> None:
     for steps in (75, 90):
         resume(folder, stop=Steps(steps))
     resume(folder, stop=Steps(20))  # stopped while it replays: nothing is lost
-    same(tmp_path / "whole", folder, whole, resume(folder))
+    tallies: list[Tally] = []
+
+    def watch(algorithm: Algorithm, tally: Tally) -> Observer:
+        tallies.append(tally)
+        return Observers()
+
+    same(tmp_path / "whole", folder, whole, resume(folder, watch=(watch,)))
+    assert 0 < tallies[0].replayed < tallies[0].updates
 
 
 def test_checkpoints_without_a_word_on_how_often_ask_for_one(stopped: Path, tmp_path: Path) -> None:

@@ -182,6 +182,7 @@ class Federation:
         """Serve to the end, or until stopped; records are left either way."""
         try:
             self.server.recover()
+            self.tally.went_live()
             self._draft.replace(self._folder / EVENTS)
         except BaseException:
             self.close()

@@ -149,6 +149,7 @@ def simulate(
             observers.append(EventLog(stack.enter_context(draft.open("w", encoding="utf-8"))))
 
         def live() -> None:
+            tally.went_live()
             if log is not None and draft is not None:
                 draft.replace(log)
 
