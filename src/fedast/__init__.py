@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedast.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from fedast.experiments.config import (
         ActiveCap,
@@ -46,8 +48,6 @@ if TYPE_CHECKING:
         ServerSide,
     )
     from fedast.learn.task import Allocation, Goal, Task, Training
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "fedast.experiments.config": (

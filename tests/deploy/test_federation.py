@@ -11,6 +11,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from fedast.experiments.config import RunConfig
 from fedast.experiments.federate import Federation, LocalTraining
 from fedast.experiments.load import ConfigError, load
 from fedast.experiments.resolve import resolve
+from fedast.learn.checkpoints import newest, save
 from fedast.learn.flat import FlatModel
 from fedast.learn.points import Arrays
 from fedast.learn.task import Task
@@ -659,3 +661,79 @@ def test_running_statistics_of_a_federation_stay_in_range(tmp_path: Path, half: 
     assert torch.equal(module.table, start.table), "half precision would have rounded it"
     tasks = json.loads((tmp_path / "run" / "result.json").read_text())["tasks"]
     assert tasks["t"]["finish_reason"] == "rounds"
+
+
+# --- a diary that this server would not have written ----------------------------------------------
+
+
+def begun(tmp_path: Path) -> tuple[RunConfig, Path]:
+    """A federation that was stopped on its way."""
+    config = two_tasks(tmp_path, target=0.99)
+
+    async def stop_soon(federation: Federation, agents: list[Agent]) -> None:
+        while federation.tally.updates < 20:
+            await asyncio.sleep(0.01)
+        federation.server.stop()
+
+    asyncio.run(federate(config, tmp_path / "run", Hub(), meanwhile=stop_soon))
+    return config, tmp_path / "run"
+
+
+def refused(config: RunConfig, folder: Path) -> str:
+    """What the server says; the records of the time before are not touched."""
+    before = {name: (folder / name).read_bytes() for name in ("events.jsonl", "result.json")}
+    with pytest.raises(UnusableFolder) as caught:
+        asyncio.run(Federation(config, MemoryServer(Hub()), folder).run())
+    assert {name: (folder / name).read_bytes() for name in before} == before
+    assert not (folder / "events.jsonl.part").exists()
+    return str(caught.value)
+
+
+def change_state(folder: Path, **changes: Any) -> None:
+    state = folder / "diary" / "state"
+    found = newest(state, lambda text: None)
+    assert found is not None
+    save(state, replace(found, **changes))
+
+
+def test_a_diary_that_asks_for_other_answers_is_refused(tmp_path: Path) -> None:
+    config, folder = begun(tmp_path)
+    found = newest(folder / "diary" / "state", lambda text: None)
+    assert found is not None
+    assert found.answers
+    for answers in (found.answers[:-1], (*found.answers, 0.5)):
+        change_state(folder, answers=answers, schedule=None)
+        assert "data plane" in refused(config, folder)
+    change_state(folder, answers=found.answers, schedule="0" * 32, fedast="9.9")
+    line = refused(config, folder)
+    assert "other requests are sent" in line
+    assert "fedast 9.9" in line
+    path = folder / "diary" / "diary.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    place = next(i for i, text in enumerate(lines) if '"e":"arrive"' in text)
+    change_state(folder, schedule=found.schedule)
+    spoilt = lines[place].replace('"r":', '"s":')
+    path.write_text("".join((*lines[:place], spoilt, *lines[place + 1 :])))
+    assert "KeyError" in refused(config, folder)
+    path.write_text("".join(lines))
+    federation = Federation(config, MemoryServer(Hub()), folder)
+    federation.server.stop()
+    asyncio.run(federation.run())
+    assert federation.tally.replayed == federation.tally.updates >= 20
+
+
+def test_a_configuration_that_another_version_wrote_otherwise_is_taken_up(tmp_path: Path) -> None:
+    """It had another hash for it, and did not know a key that has its default here."""
+    config, folder = begun(tmp_path)
+    path = folder / "diary" / "diary.jsonl"
+    first, *rest = path.read_text().splitlines(keepends=True)
+    entry = json.loads(first) | {"digest": "0" * 64}
+    del entry["config"]["simulation"]["loss_rate"]
+    path.write_text("".join((json.dumps(entry) + "\n", *rest)))
+    Federation(config, MemoryServer(Hub()), folder).close()
+    del entry["config"]  # as version 0.1.0
+    path.write_text("".join((json.dumps(entry) + "\n", *rest)))
+    Federation(config, MemoryServer(Hub()), folder).close()
+    other = config.model_copy(update={"seed": 5})
+    with pytest.raises(UnusableFolder, match=r"another than when .* \(seed is 5, was 1\)"):
+        Federation(other, MemoryServer(Hub()), folder)

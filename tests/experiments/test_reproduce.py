@@ -13,8 +13,9 @@ from click.testing import CliRunner, Result
 
 from fedast.cli.main import cli
 from fedast.experiments.config import FedASTDynamic, SyncST
+from fedast.experiments.identity import identity
 from fedast.experiments.load import ConfigError, load
-from fedast.experiments.reproduce import carry_out, identity, jobs_of, stored_runs
+from fedast.experiments.reproduce import carry_out, jobs_of, stored_runs
 from fedast.experiments.resolve import resolve
 from fedast.experiments.run import execute
 from fedast.experiments.study import Scale, find_studies, load_study, merge, studies

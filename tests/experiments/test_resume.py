@@ -215,3 +215,31 @@ def test_a_killed_process_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_a_killed_process_goes_on_many_times(tmp_path: Path, seed: int) -> None:
     kill_and_resume(tmp_path, kills=5, seed=seed)
+
+
+@pytest.mark.parametrize("kind", ["tensors", "note", "schema"])
+def test_new_checkpoints_stay_though_unreadable_ones_have_higher_numbers(
+    tmp_path: Path, kind: str
+) -> None:
+    """Else a run that had to begin again could be killed a second time and begin again."""
+    config = config_of("fedast-d")
+    folder = tmp_path / "run"
+    execute(config, folder, every=Every.parse("0.2"), stop=Steps(60))
+    (folder / FOLDER / "remarks.json").write_text("{}")  # somebody's own
+    for note in (folder / FOLDER).glob("0*.json"):
+        match kind:
+            case "tensors":
+                note.with_suffix(".safetensors").write_bytes(b"damaged")
+            case "note":
+                note.write_text("{")
+            case _:
+                note.write_text(note.read_text().replace('"schema": 1', '"schema": 2'))
+    said: list[str] = []
+    resume(folder, stop=Steps(30), say=said.append)
+    assert "from the start" in said[-1]
+    resume(folder, stop=Steps(40), say=said.append)
+    assert "going on from" in said[-1]
+    steps = [int(name.partition(".")[0]) for name in names_of(folder) if name[0] == "0"]
+    assert len([number for number in steps if number <= 40]) == 2
+    resume(folder)
+    assert len(names_of(folder)) == 3, "those that have been passed are gone, somebody's own is not"

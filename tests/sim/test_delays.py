@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 
 from fedast.core.streams import Stream
 from fedast.sim.delays import (

@@ -28,6 +28,22 @@ _LINE_EVERY = 2.0
 
 
 @final
+class _Rate:
+    """Updates per second, of those that came while somebody watched: a replay is not counted."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._replayed = tally.replayed
+        self._began = time.monotonic()
+
+    def now(self) -> float:
+        moment = time.monotonic()
+        if self._tally.replayed != self._replayed:
+            self._replayed, self._began = self._tally.replayed, moment
+        return (self._tally.updates - self._replayed) / max(moment - self._began, 1e-3)
+
+
+@final
 class LiveView:
     """The table of a run under way. Use as a context; ``watch`` joins it to the run."""
 
@@ -42,9 +58,8 @@ class LiveView:
         self._title = title
         self._limits = limits
         self._live = Live(console=console, refresh_per_second=8, transient=False)
-        self._began = time.monotonic()
         self._due = 0.0
-        self._run: tuple[Algorithm, Tally] | None = None
+        self._run: tuple[Algorithm, Tally, _Rate] | None = None
 
     def __enter__(self) -> LiveView:
         self._live.__enter__()
@@ -55,8 +70,7 @@ class LiveView:
         self._live.__exit__(None, None, None)
 
     def watch(self, algorithm: Algorithm, tally: Tally) -> LiveView:
-        self._run = algorithm, tally
-        self._began = time.monotonic()
+        self._run = algorithm, tally, _Rate(tally)
         self._live.update(self._table())
         return self
 
@@ -77,7 +91,7 @@ class LiveView:
         table = new_table(self._title, columns)
         if self._run is None:
             return table
-        algorithm, tally = self._run
+        algorithm, tally, rate = self._run
         for status in algorithm.status():
             task = tally.tasks[status.name]
             latest = f"{task.curve[-1].accuracy:.3f}" if task.curve else "–"
@@ -97,10 +111,8 @@ class LiveView:
                 f"{task.staleness_mean:.1f}",
                 end,
             )
-        wall = max(time.monotonic() - self._began, 1e-9)
         table.caption = (
-            f"{self._clock} {tally.now:.1f} · {tally.updates} updates · "
-            f"{tally.updates / wall:.0f} updates/s"
+            f"{self._clock} {tally.now:.1f} · {tally.updates} updates · {rate.now():.0f} updates/s"
         )
         return table
 
@@ -112,19 +124,20 @@ class LineView:
     def __init__(self, write: Callable[[str], None], title: str) -> None:
         self._write = write
         self._title = title
-        self._began = time.monotonic()
-        self._due = self._began + _LINE_EVERY
+        self._due = time.monotonic() + _LINE_EVERY
         self._tally: Tally
+        self._rate: _Rate
 
     def watch(self, algorithm: Algorithm, tally: Tally) -> LineView:
         self._write(self._title)
         self._tally = tally
+        self._rate = _Rate(tally)
         return self
 
     def commanded(self, now: float, command: Command) -> None:
         if isinstance(command, Finish):
             self._write(f"t={now:.1f} task {command.task} finished: {command.reason}")
-        moment = time.monotonic()
+        moment, rate = time.monotonic(), self._rate.now()
         if moment < self._due:
             return
         self._due = moment + _LINE_EVERY
@@ -133,7 +146,6 @@ class LineView:
             for name, task in self._tally.tasks.items()
             if task.curve
         )
-        rate = self._tally.updates / (moment - self._began)
         self._write(f"t={now:.1f} updates={self._tally.updates} ({rate:.0f}/s) {metrics}")
 
     def started(self, now: float, request: RequestId, client: ClientId) -> None:

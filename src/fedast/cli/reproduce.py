@@ -153,7 +153,14 @@ def _carry_out(
     with interruptible() as stop:
         try:
             carry_out(
-                missing, folder, scale, at_a_time=at_a_time, done=done, failed=failed, stop=stop
+                missing,
+                folder,
+                scale,
+                at_a_time=at_a_time,
+                done=done,
+                failed=failed,
+                say=lambda text: click.echo(text, err=True),
+                stop=stop,
             )
         except Interrupted:
             click.echo(

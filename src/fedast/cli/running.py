@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from types import FrameType
@@ -26,7 +27,15 @@ from fedast.cli.tables import (
     result_table,
     saturation_warnings,
 )
-from fedast.experiments.batch import BatchRun, Interrupted, Pulse, default_jobs, run_batch
+from fedast.experiments.batch import (
+    BatchRun,
+    Interrupted,
+    Pulse,
+    alone,
+    default_jobs,
+    found_again,
+    run_batch,
+)
 from fedast.experiments.build import check_inputs
 from fedast.experiments.config import ALGORITHMS, RunConfig
 from fedast.experiments.load import ConfigError, load, nearest
@@ -34,7 +43,7 @@ from fedast.experiments.notes import Note, for_all, lines, notes_of
 from fedast.experiments.resolve import resolve
 from fedast.learn.presets import PRESETS
 from fedast.records import toml
-from fedast.records.run import CONFIG, RunResult, check_unheld, claim_folder, write_atomically
+from fedast.records.run import CONFIG, RunResult, claim_folder, write_atomically
 from fedast.report.compare import Comparison, compare
 
 if TYPE_CHECKING:
@@ -310,7 +319,7 @@ def run_comparison(
     as_json: bool,
 ) -> None:
     where = {"device": device, "trainer": trainer, "precision": precision}
-    configs, found = _labelled(paths, algorithms, settings, where)
+    configs, notes = _labelled(paths, algorithms, settings, where)
     if baseline is None:
         baseline = list(configs)[-1]
     elif baseline not in configs:
@@ -325,15 +334,18 @@ def run_comparison(
     for config in configs.values():
         check_inputs(config)  # before any folder is made
     prepare_data(list(configs.values()), offline)
-    folders = [run.out for run in runs if run.out is not None]
-    for place in folders if not overwrite else ():
-        check_unheld(place)
-    for place in folders:
-        claim_folder(place, overwrite=overwrite)
-    console = Console(highlight=False)
     jobs = jobs or default_jobs()
+    # What is found again was run beside others; what is left is run in the same way.
+    at_a_time = min(jobs, len(runs))
+    runs = [replace(run, config=alone(run.config, at_a_time)) for run in runs]
+    kept = [None if overwrite else found_again(run, events=events) for run in runs]
+    left = [run for run, result in zip(runs, kept, strict=True) if result is None]
+    for run in left:
+        if run.out is not None:
+            claim_folder(run.out, overwrite=True)
+    console = Console(highlight=False)
     show = not (quiet or as_json)
-    for label, remarks in found.items() if not quiet else ():
+    for label, remarks in notes.items() if not quiet else ():
         warn(remarks, configs[label], label)
     if show:
         from fedast.experiments.run import memory_notes
@@ -341,29 +353,41 @@ def run_comparison(
         for label, config in configs.items():
             for note in memory_notes(config):
                 click.echo(f"{label}: {note}", err=True)
+        there = len(runs) - len(left)
         console.print(
-            f"{len(configs)} configurations × {seeds} seeds = {len(runs)} runs, {jobs} at a time"
+            f"{len(configs)} configurations × {seeds} seeds = {len(runs)} runs, "
+            + (f"{there} of them are there already, " if there else "")
+            + f"{jobs} at a time"
         )
-    with interruptible() as stop, _Board(console, runs) if show else nullcontext() as board:
+    with (
+        interruptible() as stop,
+        _Board(console, left) if show and left else nullcontext() as board,
+    ):
         try:
-            results = run_batch(
-                runs,
+            made = run_batch(
+                left,
                 jobs=jobs,
                 events=events,
                 overwrite=True,
                 progress=board.pulse if board is not None else _unseen,
+                say=_warn,
                 stop=stop,
             )
         except Interrupted:
-            click.echo("interrupted; finished runs keep their records", err=True)
+            click.echo(
+                "interrupted; finished runs keep their records"
+                + (", the same command goes on from here" if folder is not None else ""),
+                err=True,
+            )
             sys.exit(130)
     by_label: dict[str, list[RunResult]] = {label: [] for label in configs}
-    for run, result in zip(runs, results, strict=True):
-        by_label[run.label].append(result)
+    fresh = iter(made)
+    for run, result in zip(runs, kept, strict=True):
+        by_label[run.label].append(next(fresh) if result is None else result)
     comparison = compare(by_label, baseline)
     written = _write_comparison(folder, comparison, by_label, next(iter(configs.values())))
-    for label, found in by_label.items():
-        for line in saturation_warnings(found, f"{label}: "):
+    for label, results in by_label.items():
+        for line in saturation_warnings(results, f"{label}: "):
             click.echo(line, err=True)
     if as_json:
         click.echo(json.dumps(comparison.to_json(), indent=2))
@@ -375,6 +399,10 @@ def run_comparison(
 
 def _unseen(pulse: Pulse) -> None:
     pass
+
+
+def _warn(text: str) -> None:
+    click.echo(text, err=True)
 
 
 def _labelled(

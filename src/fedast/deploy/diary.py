@@ -22,6 +22,7 @@ import torch
 
 from fedast.learn.checkpoints import Checkpoint, newest, save
 from fedast.records.run import UnusableFolder
+from fedast.version import __version__
 
 ENTRIES, STATE = "diary.jsonl", "state"
 
@@ -34,6 +35,9 @@ class Past:
     time: float
     tensors: Mapping[str, torch.Tensor]
     answers: tuple[float, ...]
+    schedule: str | None
+    """A hash of what was decided; version 0.1.0 wrote none, and did not say its version."""
+    fedast: str | None
 
     @property
     def place(self) -> int:
@@ -41,18 +45,15 @@ class Past:
         return max((entry.get("place", 0) for entry in self.entries), default=0)
 
 
-def check_begun_with(folder: Path, digest: str) -> None:
-    """That a diary, if there is one, is of this configuration; nothing has been touched yet."""
+def first_entry(folder: Path) -> Mapping[str, Any] | None:
+    """What a diary, if there is one, says about its configuration; nothing is touched."""
     path = folder / ENTRIES
     if not path.exists():
-        return
+        return None
     with path.open(encoding="utf-8") as file:
         first = file.readline()
-    if first.endswith("\n") and json.loads(first).get("digest") != digest:
-        raise UnusableFolder(
-            "the configuration is another than when this federation began; serve it to a new "
-            "folder with --out"
-        )
+    found: Mapping[str, Any] | None = json.loads(first) if first.endswith("\n") else None
+    return found
 
 
 @final
@@ -97,7 +98,7 @@ class Diary:
         self.count = self._committed = len(entries)
         if found is None:
             return None
-        return Past(entries, found.time, found.tensors, found.answers)
+        return Past(entries, found.time, found.tensors, found.answers, found.schedule, found.fedast)
 
     def secret(self) -> bytes:
         """A key that nobody else has; made once."""
@@ -118,7 +119,11 @@ class Diary:
         self.count += 1
 
     def commit(
-        self, now: float, tensors: Mapping[str, torch.Tensor], answers: Sequence[float]
+        self,
+        now: float,
+        tensors: Mapping[str, torch.Tensor],
+        answers: Sequence[float],
+        schedule: str | None = None,
     ) -> None:
         """All of it on disk, or (if the disk is full, say) an ``OSError`` and all as before."""
         assert self._file is not None
@@ -142,6 +147,8 @@ class Diary:
                 wall_seconds=now,
                 tensors=tensors,
                 answers=tuple(answers),
+                schedule=schedule,
+                fedast=__version__,
             ),
         )
         self._committed = self.count

@@ -47,9 +47,12 @@ from fedast.deploy.driver import Ask, Driver, Effect, LivePool, Send, Withdraw
 from fedast.deploy.meters import Meters
 from fedast.deploy.polls import Polls
 from fedast.deploy.transport import Gone, Greeted, Ordered, ServerTransport, Uploaded
-from fedast.learn.journal import Journal
+from fedast.learn.journal import Journal, ReplayFailed
 from fedast.learn.learner import TorchLearner
 from fedast.learn.trainer import Update
+from fedast.records.run import UnusableFolder
+from fedast.records.schedule import Schedule
+from fedast.version import __version__
 
 log = logging.getLogger("fedast.server")
 Entry = dict[str, Any]
@@ -99,12 +102,14 @@ class FederationServer:
         transport: ServerTransport,
         diary: Diary,
         seed: int,
-        digest: str,
+        config: Mapping[str, Any],
+        schedule: Schedule,
         options: Options,
         meters: Meters,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``later`` are tasks that can be added; ``tasks`` all of them, in a fixed order."""
+        """``later`` are tasks that can be added; ``tasks`` all of them, in a fixed order.
+        ``config`` is written into the diary; ``schedule`` looks on at the driver."""
         self._driver = driver
         self._pool = pool
         self._learner = learner
@@ -117,7 +122,8 @@ class FederationServer:
         self._transport = transport
         self._diary = diary
         self._seed = seed
-        self._digest = digest
+        self._config = config
+        self._schedule = schedule
         self._options = options
         self._meters = meters
         self._clock = clock
@@ -161,8 +167,7 @@ class FederationServer:
         self._stopping = True
 
     async def run(self) -> None:
-        """Serve until every task has ended or ``stop`` was called."""
-        self._recover()
+        """Serve until every task has ended or ``stop`` was called, after ``recover``."""
         limit = 4 * max(self._sizes.values()) + 65536
         await self._transport.start(self._place, limit)
         self._ticked = self.now
@@ -191,16 +196,30 @@ class FederationServer:
 
     # --- coming back ----------------------------------------------------------------------------
 
-    def _recover(self) -> None:
+    def recover(self) -> None:
+        """Be where the diary ends; ``UnusableFolder`` if what it says comes out otherwise now."""
         past = self._diary.open(log.warning)
         self._secret = self._diary.secret()
         if past is None:
-            self._note({"e": "config", "digest": self._digest})
+            self._note({"e": "config", **self._config})
             return
+        other = past.fedast not in (None, __version__)
+        if other:
+            log.warning("the diary is of fedast %s, this is %s", past.fedast, __version__)
         self._journal.repeat(past.answers)
-        for entry in past.entries:
-            self._apply(entry)
-        self._journal.go_live(past.tensors)
+        try:
+            for entry in past.entries:
+                self._apply(entry)
+            if past.schedule not in (None, self._schedule.digest()):
+                raise ReplayFailed("other requests are sent")
+            self._journal.go_live(past.tensors)
+        except (ReplayFailed, LookupError, ValueError, TypeError, AssertionError) as error:
+            what = str(error) if isinstance(error, ReplayFailed) else repr(error)
+            remedy = f"serve it with fedast {past.fedast}" if other else "restore the folder"
+            raise UnusableFolder(
+                f"the server's diary is not what this server would have done ({what}); {remedy}, "
+                "or serve to a new folder with --out"
+            ) from error
         self._offset += past.time
         self._place = past.place
         for client in self._pool.here:
@@ -675,7 +694,11 @@ class FederationServer:
             self._note({"e": "retire", "task": task, "version": version})
         try:
             await asyncio.to_thread(
-                self._diary.commit, self.now, self._learner.state(), self._journal.answers
+                self._diary.commit,
+                self.now,
+                self._learner.state(),
+                self._journal.answers,
+                self._schedule.digest(),
             )
         except Exception as error:  # a full disk, mostly; safetensors has errors of its own
             log.error("the diary cannot be committed (%s); trying again in 2 s", error)

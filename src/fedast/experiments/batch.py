@@ -1,17 +1,23 @@
 """Many runs, side by side in processes; each is what it would be alone, with one worker.
 
 (Alone, ``compute.trainer = "auto"`` may choose another trainer, whose rounding differs.)
+
+Runs that share a GPU may run out of its memory. One that does, beside others, is put back and from
+then on there is room for as many as were left; its process ends first, and with it goes its memory.
+A run that was alone all the time and still has no room has failed.
 """
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
-import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.synchronize import Event as SharedEvent
@@ -19,8 +25,21 @@ from pathlib import Path
 from typing import Any, final
 
 from fedast.core.protocol import Algorithm, ClientId, Command, Evaluated, Finish, RequestId
+from fedast.experiments.build import available_cores
 from fedast.experiments.config import Compute, RunConfig
-from fedast.records.run import RunResult
+from fedast.experiments.identity import describe, differences, listed
+from fedast.experiments.load import load
+from fedast.experiments.resolve import resolve
+from fedast.learn.task import OutOfMemory
+from fedast.records.run import (
+    CONFIG,
+    EVENTS,
+    RESULT,
+    RunResult,
+    UnusableFolder,
+    check_unheld,
+    read_run,
+)
 from fedast.records.tally import Tally
 
 
@@ -47,8 +66,8 @@ class Interrupted(Exception):
 
 
 def default_jobs() -> int:
-    """One run per core: a run is single-threaded."""
-    return os.cpu_count() or 1
+    """One run per core that we may use: a run is single-threaded."""
+    return available_cores()
 
 
 def run_batch(
@@ -60,55 +79,121 @@ def run_batch(
     progress: Callable[[Pulse], None] = lambda pulse: None,
     done: Callable[[int, RunResult, Compute], None] = lambda number, result, compute: None,
     failed: Callable[[int, Exception], None] | None = None,
+    say: Callable[[str], None] = lambda text: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[RunResult]:
     """Carry out all runs and give their results in order; ``Interrupted`` if ``stop`` says so.
 
     ``done`` gets each result, and how it was computed, as soon as it is there. With ``failed``,
     which gets the errors, a run that fails does not end the others, and has no place among the
-    results.
+    results. ``say`` is told when a run had no room beside the others.
     """
     context = multiprocessing.get_context("spawn")
     halt, pulses = context.Event(), context.SimpleQueue()
     results: dict[int, RunResult] = {}
-    failures: set[int] = set()
-    workers = min(jobs, len(runs))
-    with ProcessPoolExecutor(
-        workers, context, initializer=_enter_worker, initargs=(halt, pulses)
-    ) as pool:
+    room = workers = min(jobs, len(runs))
+    waiting = deque(range(len(runs)))
+    running: dict[Future[tuple[RunResult, Compute]], tuple[int, ProcessPoolExecutor]] = {}
+    idle: list[ProcessPoolExecutor] = []
+    """Processes between two runs; a pool has one each, so that one can end without the others."""
+    accompanied: set[int] = set()
+    """Runs that had another beside them at some time."""
+    again: set[int] = set()
+
+    def begin(number: int) -> None:
+        run = runs[number]
+        config = alone(run.config, workers)
         with _no_interrupt():
-            futures = {
-                pool.submit(
-                    _work, number, _alone(run.config, workers), run.out, events, overwrite
-                ): number
-                for number, run in enumerate(runs)
-            }
-        try:
-            while len(results) + len(failures) < len(runs):
-                if stop():
-                    raise Interrupted
-                while not pulses.empty():
-                    progress(pulses.get())
-                for future in [f for f in futures if f.done()]:
-                    number = futures.pop(future)
-                    error = future.exception()
-                    if isinstance(error, Exception) and failed is not None:
-                        failures.add(number)
-                        failed(number, error)
-                        continue
-                    results[number], compute = future.result()
-                    done(number, results[number], compute)
-                time.sleep(0.05)
-        except BaseException:
-            halt.set()  # runs under way write their records and end; the rest do not begin
+            pool = idle.pop() if idle else ProcessPoolExecutor(
+                1, context, initializer=_enter_worker, initargs=(halt, pulses)
+            )  # fmt: skip
+            mine = overwrite or number in again
+            running[pool.submit(_work, number, config, run.out, events, mine)] = number, pool
+        accompanied.discard(number)
+        if len(running) > 1:
+            accompanied.update(other for other, _ in running.values())
+
+    def end_idle() -> None:
+        while idle:
+            idle.pop().shutdown()
+
+    try:
+        while waiting or running:
+            if stop():
+                raise Interrupted
+            while waiting and len(running) < room:
+                begin(waiting.popleft())
+            while not pulses.empty():
+                progress(pulses.get())
+            for future in [f for f in running if f.done()]:
+                number, pool = running.pop(future)
+                error = future.exception()
+                if isinstance(error, OutOfMemory) and number in accompanied:
+                    idle.append(pool)
+                    end_idle()  # what they hold on the device, others may need
+                    room = max(1, len(running))
+                    again.add(number)
+                    waiting.appendleft(number)
+                    say(
+                        f"{runs[number].label}: out of memory beside other runs; it is run again, "
+                        f"with at most {room} at a time"
+                    )
+                    continue
+                if isinstance(error, BrokenProcessPool):
+                    pool.shutdown()
+                else:
+                    idle.append(pool)
+                if not waiting:
+                    end_idle()
+                if isinstance(error, Exception) and failed is not None:
+                    failed(number, error)
+                    continue
+                results[number], compute = future.result()
+                done(number, results[number], compute)
+            time.sleep(0.05)
+    except BaseException:
+        halt.set()  # runs under way write their records and end; the rest do not begin
+        raise
+    finally:
+        for _, pool in running.values():
             pool.shutdown(wait=True, cancel_futures=True)
-            raise
-        while not pulses.empty():
-            progress(pulses.get())
+        end_idle()
+    while not pulses.empty():
+        progress(pulses.get())
     return [results[number] for number in range(len(runs)) if number in results]
 
 
-def _alone(config: RunConfig, runs: int) -> RunConfig:
+def found_again(run: BatchRun, *, events: bool) -> RunResult | None:
+    """The result of this very run, if its folder has it; ``UnusableFolder`` if it has another.
+
+    One that was interrupted, or that left no log of ``events``, is to be run again.
+    """
+    out = run.out
+    if out is None:
+        return None
+    if not (out / CONFIG).is_file():
+        check_unheld(out)
+        return None
+    theirs = resolve(load(out / CONFIG), out)
+    # What was left open has been settled there.
+    mine, settled = run.config.compute, theirs.compute
+    open_keys = [key for key in ("device", "precision") if getattr(mine, key) == "auto"]
+    update = {key: getattr(settled, key) for key in ("workers", *open_keys)}
+    update["trainers"] = settled.trainers | mine.trainers
+    config = run.config.model_copy(update={"compute": mine.model_copy(update=update)})
+    changed = differences(describe(theirs), config, out)
+    if changed:
+        raise UnusableFolder(
+            f"{out}: holds a run of another configuration ({listed(changed)}); "
+            "choose another folder or --overwrite"
+        )
+    if not (out / RESULT).is_file() or (events and not (out / EVENTS).is_file()):
+        return None
+    result = read_run(out)
+    return None if result.interrupted else result
+
+
+def alone(config: RunConfig, runs: int) -> RunConfig:
     """Where several runs share the cores, none of them starts workers of its own."""
     if runs == 1 or config.compute.workers is not None:
         return config
@@ -146,10 +231,20 @@ def _work(
     def watch(algorithm: Algorithm, tally: Tally) -> Pulser:
         return Pulser(number, tally, _pulses.put)
 
-    outcome = execute(
-        config, out, events=events, overwrite=overwrite, watch=(watch,), stop=_halt.is_set
-    )
-    return outcome.result, outcome.compute
+    import torch
+
+    try:
+        outcome = execute(
+            config, out, events=events, overwrite=overwrite, watch=(watch,), stop=_halt.is_set
+        )
+        return outcome.result, outcome.compute
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(f"out of memory ({error})") from None
+    finally:
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            # What is not used any more, runs beside this one may need.
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 @final

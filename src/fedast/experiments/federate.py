@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,7 +22,7 @@ from fedast.core.protocol import (
     RequestId,
     TaskName,
 )
-from fedast.deploy.diary import Diary, check_begun_with
+from fedast.deploy.diary import Diary, first_entry
 from fedast.deploy.driver import Driver, LivePool
 from fedast.deploy.meters import Meters
 from fedast.deploy.server import FederationServer, Options
@@ -32,8 +30,10 @@ from fedast.deploy.transport import ServerTransport
 from fedast.deploy.wire import Vector
 from fedast.experiments.build import build_algorithm, build_tasks
 from fedast.experiments.config import Centralized, RunConfig
-from fedast.experiments.load import ConfigError, nearest
+from fedast.experiments.identity import describe, differences, identity, listed
+from fedast.experiments.load import ConfigError, load, nearest
 from fedast.experiments.plan import plan
+from fedast.experiments.resolve import resolve
 from fedast.experiments.simulate import Watch
 from fedast.learn.journal import Journal
 from fedast.learn.learner import TorchLearner
@@ -52,6 +52,7 @@ from fedast.records.run import (
     write_atomically,
     write_result,
 )
+from fedast.records.schedule import Schedule
 from fedast.records.tally import Tally
 
 DIARY = "diary"
@@ -107,7 +108,7 @@ class Federation:
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             stack.enter_context(_claim(folder))
-            check_begun_with(folder / DIARY, _digest(config))
+            _check_begun_with(folder, config)
             self._stack = stack.pop_all()
         self._config = config
         self._folder = folder
@@ -129,8 +130,12 @@ class Federation:
         self.tally = Tally(specs)
         table = config.model_dump(mode="json", exclude={"algorithms"})
         write_atomically(folder / CONFIG, toml.dumps(table))
-        log = self._stack.enter_context((folder / EVENTS).open("w", encoding="utf-8"))
-        observers: list[Observer] = [self.tally, PatientLog(EventLog(log))]
+        # The log takes its place when the diary has been replayed.
+        self._draft = folder / f"{EVENTS}.part"
+        self._stack.callback(self._draft.unlink, missing_ok=True)
+        log = self._stack.enter_context(self._draft.open("w", encoding="utf-8"))
+        schedule = Schedule()
+        observers: list[Observer] = [self.tally, schedule, PatientLog(EventLog(log))]
         observers.extend(make(algorithm, self.tally) for make in watch)
         self.meters = Meters(algorithm, self.tally)
         diary = Diary(folder / DIARY)
@@ -153,7 +158,8 @@ class Federation:
             transport=transport,
             diary=diary,
             seed=config.seed,
-            digest=_digest(config),
+            config={"digest": identity(config), "config": describe(config)},
+            schedule=schedule,
             options=Options(
                 min_clients=how.min_clients,
                 lease=how.lease,
@@ -174,6 +180,13 @@ class Federation:
 
     async def run(self) -> RunResult:
         """Serve to the end, or until stopped; records are left either way."""
+        try:
+            self.server.recover()
+            self.tally.went_live()
+            self._draft.replace(self._folder / EVENTS)
+        except BaseException:
+            self.close()
+            raise
         try:
             await self.server.run()
         finally:
@@ -212,10 +225,24 @@ def _claim(folder: Path) -> Iterator[None]:
         yield
 
 
-def _digest(config: RunConfig) -> str:
-    """Of everything that decisions follow from."""
-    table = config.model_dump(mode="json", exclude={"compute", "federation", "algorithms", "path"})
-    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+def _check_begun_with(folder: Path, config: RunConfig) -> None:
+    """That a diary, if there is one, is of this configuration."""
+    first = first_entry(folder / DIARY)
+    if first is None or first.get("digest") == identity(config):
+        return
+    kept = first.get("config")
+    try:
+        # Version 0.1.0 wrote only a hash, of keys as they were then: the file beside it says more.
+        kept = kept or describe(resolve(load(folder / CONFIG), folder))
+        changed = [text for text in differences(kept, config, folder)
+                   if not text.startswith("compute.")]  # fmt: skip
+    except (ConfigError, OSError):
+        changed = [f"{folder / CONFIG} cannot be read"]
+    if changed:
+        raise UnusableFolder(
+            "the configuration is another than when this federation began "
+            f"({listed(changed)}); serve it to a new folder with --out"
+        )
 
 
 @final

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 
 from fedast.experiments.load import ConfigError
 from fedast.learn.checkpoints import Checkpoint, save
-from fedast.learn.journal import Journal
+from fedast.learn.journal import Journal, ReplayFailed
 from fedast.learn.learner import TorchLearner
+from fedast.records.schedule import Schedule
+from fedast.version import __version__
 
 FOLDER, EVERY = "checkpoints", "every"
 _WALL = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -44,6 +48,8 @@ class Keeping:
 
     folder: Path
     every: Every
+    config: Mapping[str, Any] | None = None
+    """What the run follows from, to be written into them."""
     resume: Checkpoint | None = None
 
 
@@ -52,12 +58,22 @@ class Keeper:
     """Looks on before each step of the simulator."""
 
     def __init__(
-        self, keeping: Keeping, learner: TorchLearner, journal: Journal, *, careful: bool
+        self,
+        keeping: Keeping,
+        learner: TorchLearner,
+        journal: Journal,
+        schedule: Schedule,
+        *,
+        careful: bool,
+        live: Callable[[], None] = lambda: None,
     ) -> None:
-        """``careful``: training may fail at any moment, so each step must be good to go back to."""
+        """``careful``: training may fail at any moment, so each step must be good to go back to.
+        ``live`` is called when a replay is over, and was what had been recorded."""
         self._careful = careful
-        self._good: tuple[int, float, dict[str, torch.Tensor], int] | None = None
-        """The latest state between two steps: steps, time, tensors, answers."""
+        self._good: tuple[int, float, dict[str, torch.Tensor], int, str] | None = None
+        """The latest state between two steps: steps, time, tensors, answers, schedule."""
+        self._schedule = schedule
+        self._live = live
         self._keeping = keeping
         self._learner = learner
         self._journal = journal
@@ -75,33 +91,54 @@ class Keeper:
 
     def before_step(self, now: float, *, stopping: bool) -> None:
         if self._waiting is not None and self._steps == self._waiting.steps:
+            self._check(self._waiting, now)
             self._journal.go_live(self._waiting.tensors)
             self._waiting = None
+            self._live()
             self._last = self._clock(now)
         elif self._waiting is None:
             due = self._clock(now) - self._last >= self._keeping.every.amount
             if self._steps > 0 and (due or stopping):
                 self._take(now)
             if self._careful:  # tensors are replaced, not changed: keeping them copies nothing
-                answered = len(self._journal.answers)
-                self._good = (self._steps, now, self._learner.state(), answered)
+                self._good = self._state(now)
         self._steps += 1
+
+    def ended(self) -> None:
+        """The run is over; that must not have come before the step of the checkpoint."""
+        if self._waiting is not None:
+            raise ReplayFailed("it ends before the step of the checkpoint")
 
     def rescue(self) -> None:
         """Training failed within a step: keep the run as it was before it."""
         if self._good is not None:
-            steps, now, tensors, answered = self._good
-            self._save(steps, now, tensors, answered)
+            self._save(*self._good)
+
+    def _check(self, kept: Checkpoint, now: float) -> None:
+        # Version 0.1.0 kept no hash, but the time. (Another machine may round a logarithm
+        # otherwise.)
+        same = math.isclose(now, kept.time, rel_tol=1e-9)
+        if not same or kept.schedule not in (None, self._schedule.digest()):
+            raise ReplayFailed("its schedule is another")
 
     def _clock(self, now: float) -> float:
         return self.wall_seconds if self._keeping.every.real else now
 
     def _take(self, now: float) -> None:
         self._last = self._clock(now)
-        self._save(self._steps, now, self._learner.state(), len(self._journal.answers))
+        self._save(*self._state(now))
+
+    def _state(self, now: float) -> tuple[int, float, dict[str, torch.Tensor], int, str]:
+        answered = len(self._journal.answers)
+        return self._steps, now, self._learner.state(), answered, self._schedule.digest()
 
     def _save(
-        self, steps: int, now: float, tensors: dict[str, torch.Tensor], answered: int
+        self,
+        steps: int,
+        now: float,
+        tensors: dict[str, torch.Tensor],
+        answered: int,
+        schedule: str,
     ) -> None:
         save(
             self._keeping.folder,
@@ -111,5 +148,8 @@ class Keeper:
                 wall_seconds=self.wall_seconds,
                 tensors=tensors,
                 answers=tuple(self._journal.answers[:answered]),
+                schedule=schedule,
+                config=self._keeping.config,
+                fedast=__version__,
             ),
         )

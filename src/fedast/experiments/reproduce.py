@@ -9,7 +9,6 @@ does not count, unless a study asks for a precision.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -21,6 +20,7 @@ from pathlib import Path
 from fedast.experiments.batch import BatchRun, Pulse, run_batch
 from fedast.experiments.build import GPU_PRECISION
 from fedast.experiments.config import AsyncConfig, Compute, RunConfig
+from fedast.experiments.identity import identity
 from fedast.experiments.load import ConfigError, load, nearest
 from fedast.experiments.resolve import resolve
 from fedast.experiments.study import Cell, Scale, Study, slug, studies
@@ -51,17 +51,6 @@ class Job:
     @property
     def place(self) -> str:
         return f"{self.cell.study.name}/{self.cell.slug}/seed-{self.seed}"
-
-
-def identity(config: RunConfig) -> str:
-    """What makes two runs the same run: everything but where and how it is computed.
-
-    Of that only the precision counts, where it is asked for.
-    """
-    table = config.model_dump(mode="json", exclude={"compute", "federation", "algorithms", "path"})
-    found = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
-    precision = config.compute.precision
-    return found if precision == "auto" else f"{found}, {precision}"
 
 
 def jobs_of(
@@ -193,6 +182,7 @@ def carry_out(
     progress: Callable[[Pulse], None] = lambda pulse: None,
     done: Callable[[Job, RunResult], None] = lambda job, result: None,
     failed: Callable[[Job, Exception], None],
+    say: Callable[[str], None] = lambda text: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run what is given and keep each result as soon as it is there."""
@@ -218,6 +208,7 @@ def carry_out(
         progress=progress,
         done=keep,
         failed=lambda number, error: failed(jobs[number], error),
+        say=say,
         stop=stop,
     )
 

@@ -9,11 +9,13 @@ from typing import Any
 
 from fedast.experiments.build import build_tasks, check_inputs, settle_compute
 from fedast.experiments.config import RunConfig
+from fedast.experiments.identity import describe, differences, listed
 from fedast.experiments.keeping import EVERY, FOLDER, Every, Keeping
 from fedast.experiments.load import load
 from fedast.experiments.resolve import resolve
 from fedast.experiments.simulate import Outcome, Watch, settle_trainers, simulate
-from fedast.learn.checkpoints import newest
+from fedast.learn.checkpoints import Checkpoint, newest
+from fedast.learn.journal import ReplayFailed
 from fedast.learn.server.calibration import size_text
 from fedast.learn.task import Task
 from fedast.records import toml
@@ -27,6 +29,7 @@ from fedast.records.run import (
     write_atomically,
     write_result,
 )
+from fedast.version import __version__
 
 
 def execute(
@@ -51,7 +54,7 @@ def execute(
         shutil.rmtree(out / FOLDER, ignore_errors=True)
         write_atomically(out / CONFIG, toml.dumps(_self_contained(config, out)))
         if every is not None:
-            keeping = Keeping(out / FOLDER, every)
+            keeping = Keeping(out / FOLDER, every, describe(config))
             keeping.folder.mkdir()
             write_atomically(keeping.folder / EVERY, every.text + "\n")
     return _go(config, tasks, out, events=events, watch=watch, stop=stop, keeping=keeping)
@@ -75,15 +78,48 @@ def resume(
     found = newest(out / FOLDER, say)
     if every is None and (out / FOLDER / EVERY).exists():
         every = Every.parse((out / FOLDER / EVERY).read_text().strip())
-    if found is not None:
-        say(f"going on from simulated time {found.time:.1f}")
-    else:
+    if found is None:
         say("there is no checkpoint to go on from: from the start")
-    keeping = None if every is None else Keeping(out / FOLDER, every, found)
+    elif every is None:
+        raise UnusableFolder(
+            f"{out}: does not say how often checkpoints are taken; add --checkpoint-every"
+        )
+    else:
+        _check_same(found, config, out, say)
+        say(f"going on from simulated time {found.time:.1f}")
+    keeping = None if every is None else Keeping(out / FOLDER, every, describe(config), found)
     events = (out / EVENTS).exists()
-    return _go(
-        config, build_tasks(config), out, events=events, watch=watch, stop=stop, keeping=keeping
-    )
+    try:
+        return _go(
+            config, build_tasks(config), out, events=events, watch=watch, stop=stop, keeping=keeping
+        )
+    except ReplayFailed as error:
+        assert found is not None
+        writer = found.fedast or "0.1.0"
+        other = f", or take fedast {writer}, which wrote it" if writer != __version__ else ""
+        raise UnusableFolder(
+            f"{out}: the run does not come to its checkpoint at time {found.time:.1f} again: "
+            f"{error}; put {CONFIG} back as it was{other}, or start over with --overwrite"
+        ) from error
+
+
+def _check_same(
+    found: Checkpoint, config: RunConfig, out: Path, say: Callable[[str], None]
+) -> None:
+    """That it is the same run, as far as can be told before it is replayed."""
+    if found.config is not None:
+        changed = differences(found.config, config, out)
+        computing = [text for text in changed if text.startswith("compute.")]
+        others = [text for text in changed if text not in computing]
+        if others:
+            raise UnusableFolder(
+                f"{out}: {CONFIG} was changed since the checkpoint: {listed(others)}; "
+                "put it back as it was, or start over with --overwrite"
+            )
+        if computing:
+            say(f"{listed(computing)}: rounding may differ from here on")
+    if found.fedast not in (None, __version__):
+        say(f"the checkpoint is of fedast {found.fedast}, this is {__version__}")
 
 
 def _go(

@@ -46,6 +46,7 @@ from fedast.learn.trainer import Trainer, Workbench
 from fedast.learn.trainers import Kind, MixedTrainer, calibrate
 from fedast.records.events import EventLog
 from fedast.records.run import RESULT, RunResult, UnusableFolder, write_result
+from fedast.records.schedule import Schedule
 from fedast.records.tally import Point, Tally
 from fedast.sim.delays import Timing
 from fedast.sim.simulator import Simulator
@@ -145,21 +146,36 @@ def simulate(
         )
         stack.callback(learner.close)
         plane: Learner = learner
+        tally = Tally(goals)
+        observers: list[Observer] = [tally]
+        replaying = keeping is not None and keeping.resume is not None
+        log = None if events is None else Path(events)
+        draft = log  # what a replay writes takes the log's place when it has turned out right
+        if log is not None and draft is not None:
+            if replaying:
+                draft = log.with_name(f"{log.name}.part")
+                stack.callback(draft.unlink, missing_ok=True)
+            observers.append(EventLog(stack.enter_context(draft.open("w", encoding="utf-8"))))
+
+        def live() -> None:
+            tally.went_live()
+            if log is not None and draft is not None:
+                draft.replace(log)
+
         keeper: Keeper | None = None
         if keeping is not None:
+            schedule = Schedule()
+            observers.append(schedule)
             answers = None if keeping.resume is None else keeping.resume.answers
             plane = journal = Journal(learner, answers)
             # (Calibration changes its cache in place, so it cannot be gone back on.)
             fixed = any(task.server.calibration.use != "never" for task in tasks)
             forked = "processes" in compute.trainers.values()
-            keeper = Keeper(keeping, learner, journal, careful=forked and not fixed)
+            keeper = Keeper(
+                keeping, learner, journal, schedule, careful=forked and not fixed, live=live
+            )
         if meter is not None:
             plane = MeteredLearner(plane, meter)
-        tally = Tally(goals)
-        observers: list[Observer] = [tally]
-        if events is not None:
-            file = stack.enter_context(Path(events).open("w", encoding="utf-8"))
-            observers.append(EventLog(file))
         observers.extend(make(logic, tally) for make in watch)
         simulator = Simulator(
             logic,
@@ -175,7 +191,10 @@ def simulate(
             enough=tally.enough if until == "all" else lambda: False,
         )
 
+        stopping = False
+
         def ask() -> bool:
+            nonlocal stopping
             stopping = stop is not None and stop()
             if keeper is not None:
                 keeper.before_step(simulator.now, stopping=stopping)
@@ -187,6 +206,8 @@ def simulate(
             if keeper is not None:
                 keeper.rescue()
             raise
+        if keeper is not None and not stopping:
+            keeper.ended()
         # Whoever stops a run wants it to end: no last test then, which may take minutes.
         stopped = any(t.finish_reason is FinishReason.INTERRUPTED for t in tally.tasks.values())
         finals = {

@@ -313,7 +313,8 @@ def _at(table: Any, path: Sequence[str]) -> Any:
 
 
 _NEEDS: Mapping[str, str] = {
-    "best": "along", "best-final": "along", "ceiling": "along", "linear": "along", "growing-gain": "along", "falling-rounds": "along",
+    "best": "along", "best-final": "along", "ceiling": "along", "linear": "along",
+    "growing-gain": "along", "falling-rounds": "along",
     "first": "series", "last": "series", "similar": "series", "fewer": "task",
 }  # fmt: skip
 

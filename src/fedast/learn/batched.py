@@ -22,7 +22,7 @@ from fedast.core.protocol import TaskName
 from fedast.core.streams import Stream
 from fedast.learn.stacked.choose import Build, choose, is_lean
 from fedast.learn.stacked.net import Net, Precision, Unstackable
-from fedast.learn.task import TrainingFailed
+from fedast.learn.task import OutOfMemory
 from fedast.learn.trainer import Job, SerialTrainer, Update, Workbench, batches_of
 
 _log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class _Lane:
             self._engines.clear()
             torch.cuda.empty_cache()
         if len(jobs) == 1:
-            raise TrainingFailed(
+            raise OutOfMemory(
                 f"task {self._bench.task.name!r}: not even one client's training fits into the "
                 'device\'s memory; lower its batch_size, or take compute.device = "cpu"'
             )

@@ -2,7 +2,7 @@
 
 A checkpoint is ``NUMBER.safetensors`` and ``NUMBER.json``; the JSON comes last and
 holds the checksum of the tensors, so one without the other, or one that does
-not match, is none. The two newest are kept.
+not match, is none. The one just written and the whole one before it are kept.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from safetensors.torch import load_file, save_file
 
 SCHEMA = 1
 _KEPT = 2
+_NAME = re.compile(r"\d{12,}")
+_ENDINGS = ("json", "safetensors", "json.part", "safetensors.part")
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,15 @@ class Checkpoint:
     wall_seconds: float
     tensors: Mapping[str, torch.Tensor]
     answers: tuple[float, ...]
+    schedule: str | None = None
+    """A hash of the schedule so far. (Version 0.1.0 wrote none of these.)"""
+    config: Mapping[str, Any] | None = None
+    """What the run follows from."""
+    fedast: str | None = None
+    """The version that wrote it."""
+
+
+_ABOUT = [field.name for field in fields(Checkpoint) if field.name not in ("tensors", "answers")]
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
@@ -44,21 +56,46 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     save_file({**tensors, "answers": answers}, temporary)
     checksum = _checksum(temporary)
     _settle(temporary, folder / f"{name}.safetensors")
-    about = {
-        key: value for key, value in vars(checkpoint).items() if key not in ("tensors", "answers")
-    } | {"schema": SCHEMA, "sha256": checksum}
+    about = {key: getattr(checkpoint, key) for key in _ABOUT}
+    about |= {"schema": SCHEMA, "sha256": checksum}
     note = folder / f"{name}.json.part"
     note.write_text(json.dumps(about, indent=1) + "\n")
     _settle(note, folder / f"{name}.json")
-    kept = sorted(folder.glob("*.json"))[-_KEPT:]
-    for file in (*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.part")):
-        if file.with_suffix(".json") not in kept:
+    _prune(folder, name)
+
+
+def _prune(folder: Path, name: str) -> None:
+    """Keep the checkpoint ``name`` and those before it that count.
+
+    Higher numbers are of a time before, when they could not be read: the run passes them.
+    """
+    whole = [note.stem for note in _notes(folder) if note.stem < name and _readable(note)]
+    kept = {name, *whole[1 - _KEPT :]}
+    for file in folder.iterdir():
+        stem, _, ending = file.name.partition(".")
+        ours = _NAME.fullmatch(stem) is not None and ending in _ENDINGS
+        if ours and (ending.endswith("part") or (stem <= name and stem not in kept)):
             file.unlink()
+
+
+def _notes(folder: Path) -> list[Path]:
+    return sorted(note for note in folder.glob("*.json") if _NAME.fullmatch(note.stem))
+
+
+def _readable(note: Path) -> bool:
+    """Whether it looks like a checkpoint; its tensors are not read."""
+    try:
+        return (
+            bool(json.loads(note.read_text())["schema"] == SCHEMA)
+            and note.with_suffix(".safetensors").is_file()
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint that is whole; ``say`` is told about those that are not."""
-    for note in sorted(folder.glob("*.json"), reverse=True):
+    for note in reversed(_notes(folder)):
         try:
             return _load(note)
         except (
@@ -82,7 +119,8 @@ def _load(note: Path) -> Checkpoint:
         raise ValueError("its tensors are not what was written")
     tensors = load_file(file)
     answers = tuple(tensors.pop("answers").tolist())
-    return Checkpoint(tensors=tensors, answers=answers, **about)
+    known = {key: value for key, value in about.items() if key in _ABOUT}  # a later one has more
+    return Checkpoint(tensors=tensors, answers=answers, **known)
 
 
 def _checksum(file: Path) -> str:

@@ -20,6 +20,10 @@ from fedast.learn.learner import TorchLearner
 from fedast.learn.port import Evaluation
 
 
+class ReplayFailed(Exception):
+    """A replay went another way than what was recorded."""
+
+
 @final
 class Journal:
     def __init__(self, learner: TorchLearner, answers: Sequence[float] | None = None) -> None:
@@ -34,8 +38,13 @@ class Journal:
 
     def go_live(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """The replay is over: what was answered so far led to these tensors."""
+        if self._given is not None and next(self._given, None) is not None:
+            raise ReplayFailed("it asks less of the data plane than was recorded")
         self._given = None
-        self._learner.restore(tensors)
+        try:
+            self._learner.restore(tensors)
+        except (LookupError, ValueError) as error:
+            raise ReplayFailed(f"its tensors do not fit ({error})") from error
 
     def dispatch(
         self, request: RequestId, task: TaskName, client: ClientId, version: Version
@@ -81,4 +90,7 @@ class Journal:
 
     def _next(self) -> float:
         assert self._given is not None
-        return self._note(next(self._given))
+        answer = next(self._given, None)
+        if answer is None:
+            raise ReplayFailed("it asks more of the data plane than was recorded")
+        return self._note(answer)

@@ -22,7 +22,7 @@ from fedast.learn.reading import MakeReader, ModuleReader
 from fedast.learn.server.calibration import NoRoom
 from fedast.learn.server.server import Server
 from fedast.learn.store import VersionStore
-from fedast.learn.task import BadTask, Task, TrainingFailed
+from fedast.learn.task import BadTask, OutOfMemory, Task
 from fedast.learn.trainer import Job, SerialTrainer, Trainer, Update, Workbench
 
 _TEST_BATCH = {"cpu": 2000, "cuda": 20_000}
@@ -191,6 +191,7 @@ class TorchLearner:
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Put the tensors of ``state`` in place, where the books are as they were then."""
+        left = set(tensors)
         for request, pending in self._pending.items():
             if f"update.{request}" in tensors:
                 found = {
@@ -198,6 +199,7 @@ class TorchLearner:
                     for part in ("update", "loss", "buffers", "saturated")
                     if f"{part}.{request}" in tensors
                 }
+                left -= {f"{part}.{request}" for part in found}
                 pending.update = Update(delta=found.pop("update"), **found)
         for number, (name, store) in enumerate(self._stores.items()):
             for request in list(self._waiting[name]):
@@ -205,13 +207,22 @@ class TorchLearner:
                     del self._waiting[name][request]
                     store.release(self._pending[request].version)
             for version in store.versions():
-                store.put(version, tensors[f"{number}.version.{version}"].to(self._device))
+                key = f"{number}.version.{version}"
+                if tensors[key].shape != store[version].shape:
+                    raise ValueError(f"{key} has another shape")
+                store.put(version, tensors[key].to(self._device))
+                left.discard(key)
             if f"{number}.saturated" in tensors:
                 self._saturated[name] = tensors[f"{number}.saturated"].to(self._device)
+                left.discard(f"{number}.saturated")
             prefix = f"{number}.server."
-            self._servers[name].restore(
-                {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-            )
+            own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            self._servers[name].restore(own)
+            if own.keys() != self._servers[name].state().keys():
+                raise LookupError(f"the server of {name} remembers something else")
+            left -= {prefix + key for key in own}
+        if left:
+            raise LookupError(f"nothing is known of {min(left)}")
 
     def close(self) -> None:
         self._trainer.close()
@@ -239,7 +250,7 @@ class TorchLearner:
                 return measure(self._benches[task], self._readers[task], points, self._test_batch)
             except torch.OutOfMemoryError:
                 if self._test_batch < 2:
-                    raise TrainingFailed(
+                    raise OutOfMemory(
                         f"task {task!r}: not even one test point fits into the device's memory; "
                         'take compute.device = "cpu"'
                     ) from None
@@ -306,7 +317,7 @@ class TorchLearner:
             try:
                 updates = self._trainer.train(task, jobs)
             except torch.OutOfMemoryError as error:
-                raise TrainingFailed(
+                raise OutOfMemory(
                     f"task {task!r}: out of memory while it trained request {part[0]}; lower its "
                     f'batch_size, or take compute.device = "cpu" ({error})'
                 ) from None

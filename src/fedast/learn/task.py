@@ -23,6 +23,10 @@ class TrainingFailed(RuntimeError):
     """Training cannot go on, for want of memory or of a worker; the message says where."""
 
 
+class OutOfMemory(TrainingFailed):
+    """The device has no room for it, at least not beside what else is there."""
+
+
 class BadTask(ValueError):
     """A task that cannot be trained; the message names the task and what is wrong."""
 

@@ -20,7 +20,7 @@ from fedast.learn.batches import draw_batches
 from fedast.learn.flat import FlatModel
 from fedast.learn.metrics import METRICS, cross_entropy
 from fedast.learn.points import Arrays, Points
-from fedast.learn.task import BadTask, Indices, Task
+from fedast.learn.task import BadTask, Indices, OutOfMemory, Task
 
 Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -150,6 +150,11 @@ class Workbench:
                     loss = self.loss(outputs, labels)
                     if part == "train":
                         torch.autograd.grad(loss, self.model.parameters, allow_unused=True)
+            except torch.OutOfMemoryError as error:
+                raise OutOfMemory(
+                    f"{name}: out of memory before it has begun; make room on the device, or take "
+                    f'compute.device = "cpu" ({error})'
+                ) from None
             except Exception as error:  # whatever the user's own code raises
                 said = " ".join(str(error).split())
                 raise BadTask(f"{name}: model, loss and {part} data do not fit: {said}") from error

@@ -57,7 +57,13 @@ class Tally:
     def __init__(self, specs: Sequence[TaskSpec]) -> None:
         self.tasks: Mapping[TaskName, TaskTally] = {spec.name: TaskTally(spec) for spec in specs}
         self.updates = 0
+        self.replayed = 0
+        """Of these, how many are of a time before: the run was replayed to there."""
         self.now = 0.0
+
+    def went_live(self) -> None:
+        """What was recorded has been replayed; from here on it is new."""
+        self.replayed = self.updates
 
     def enough(self) -> bool:
         """Whether every task has reached its target, or has ended without it."""

@@ -133,6 +133,8 @@ def _arrives(build: Build, bench: Workbench, precision: Precision) -> bool:
         alone.load(base[None])
         alone.step(inputs[None, :2].clone(), labels[None, :2])
         moved_by = torch.cat([moved_by, alone.read() - base])
+    except torch.OutOfMemoryError:
+        raise  # which says nothing about the net
     except Exception as error:  # whatever a module that cannot be mapped raises
         _log.info("task %r: stacked copies: %s", bench.task.name, error)
         return False

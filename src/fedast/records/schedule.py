@@ -1,0 +1,70 @@
+"""A hash of a schedule: who was sent what, when, and what was made of it.
+
+Two runs with the same hash made the same decisions. What was measured (losses, metrics,
+variances) is not in it, and times have six digits, which another machine's logarithm does not
+change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import assert_never, final
+
+from fedast.core.protocol import (
+    Accept,
+    Aggregate,
+    ClientId,
+    Command,
+    Dispatch,
+    Drop,
+    Evaluate,
+    Evaluated,
+    Finish,
+    Ignore,
+    MeasureVariances,
+    Reallocate,
+    RequestId,
+)
+
+
+@final
+class Schedule:
+    """An observer that hashes every command as it is carried out."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def digest(self) -> str:
+        """Of everything so far."""
+        return self._hash.hexdigest()
+
+    def commanded(self, now: float, command: Command) -> None:
+        # Spelled out: names of classes and fields may change, the hashes on disk may not.
+        match command:
+            case Dispatch():
+                text = f"send {command.request} {command.task} {command.client} {command.version}"
+            case Accept():
+                text = f"accept {command.request} {command.staleness} {command.counted:d}"
+            case Aggregate():
+                text = f"step {command.task} {command.round} {command.requests}"
+            case Drop():
+                text = f"drop {command.request} {command.reason.value}"
+            case Ignore():
+                text = f"ignore {command.request}"
+            case Reallocate():
+                text = f"allocate {sorted(command.targets.items())}"
+            case Evaluate():
+                text = f"evaluate {command.task} {command.round}"
+            case MeasureVariances():
+                text = f"measure {command.tasks}"
+            case Finish():
+                text = f"finish {command.task} {command.reason.value}"
+            case _:
+                assert_never(command)
+        self._hash.update(f"{now:.6g} {text}\n".encode())
+
+    def started(self, now: float, request: RequestId, client: ClientId) -> None:
+        self._hash.update(f"{now:.6g} start {request} {client}\n".encode())
+
+    def evaluated(self, now: float, event: Evaluated) -> None:
+        pass

@@ -1,0 +1,3 @@
+"""The version of fedast, where every layer can read it."""
+
+__version__ = "0.2.0.dev0"
