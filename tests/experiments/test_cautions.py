@@ -181,6 +181,28 @@ def test_clients_per_round_are_those_of_a_round(name: str, model: str) -> None:
             assert size <= sent.count(task.name) <= size + 1
 
 
+FEDBUFF = "algorithm.name=fedbuff"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ((FEDBUFF,), ""),  # by default as many requests as clients may be active
+        ((FEDBUFF, "algorithm.requests=30"), ""),
+        ((FEDBUFF, "algorithm.requests=31"), "at most 30 can be active"),
+        ((FEDBUFF, "algorithm.requests=31", "algorithm.idle=false"), ""),
+        ((FEDBUFF, "simulation.availability={model='always'}", "algorithm.requests=100"), ""),
+        (
+            (FEDBUFF, "simulation.availability={model='always'}", "algorithm.requests=101"),
+            "at most 100 can be active",
+        ),
+    ],
+)
+def test_fedbuff_with_more_requests_than_clients(settings: tuple[str, ...], told: str) -> None:
+    found = said(*settings)
+    assert (told in found[0]) if told else (found == [])
+
+
 @pytest.mark.parametrize(
     "path", sorted(REPOSITORY.glob("examples/**/*.toml")), ids=lambda p: p.stem
 )

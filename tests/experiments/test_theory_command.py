@@ -93,6 +93,16 @@ def test_what_the_analysis_does_not_cover_is_refused(
         theory(loaded, Problem(), 10)
 
 
+def test_the_synchronous_round_is_that_of_the_configured_first_k() -> None:
+    times = []
+    for k in (3, 12):
+        path, options = config(f"algorithms.sync-st.first_k={k}")
+        table = json.loads(CliRunner().invoke(cli, ["theory", path, *options, "--json"]).output)
+        assert table["first_k"] == k
+        times.append(table["simulated_sync_first_k"])
+    assert times[0] < times[1] < table["simulated_sync"]
+
+
 def test_fedbuff_over_any_client_is_covered() -> None:
     path = EXAMPLES / "quickstart.toml"
     loaded = resolve(load(path, ["algorithm.idle=false"], algorithm="fedbuff"), path.parent)

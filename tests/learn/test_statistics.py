@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -149,7 +150,7 @@ def test_a_synchronous_round_takes_the_clients_mean() -> None:
 
 
 def test_sync_runs_train_with_statistics() -> None:
-    check(run(SyncST(), make_task()))
+    check(run(SyncST(first_k=3), replace(make_task(), allocation=Allocation())))
 
 
 def test_realloc_measures_parameters_only() -> None:

@@ -78,6 +78,13 @@ def buffer_size_for(requests: int, ratio: float, minimum: int = 1) -> int:
     return max(minimum, size)
 
 
+def least_requests(spec: TaskSpec) -> int:
+    """What Realloc leaves a task at least: one place's worth of requests, R/b, and as many as its
+    smallest buffer has places."""
+    worth = math.ceil(spec.active_requests / spec.buffer_size - 1e-9)
+    return max(1, spec.min_buffer_size, worth)
+
+
 @final
 class _Lane:
     """One task's part of the server: its target, its buffer, its progress."""
@@ -105,8 +112,7 @@ class _Lane:
 
     @property
     def least(self) -> int:
-        """What Realloc leaves a task at least: one place's worth of requests, R/b."""
-        return 1 if self.ratio is None else max(self.floor, math.ceil(self.ratio - 1e-9))
+        return 1 if self.ratio is None else least_requests(self.progress.spec)
 
     def retarget(self, target: int) -> None:
         self.target = target

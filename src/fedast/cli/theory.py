@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 from rich.console import Console
 
 from fedast.algorithms.theory import Problem
-from fedast.cli.running import load_resolved
+from fedast.cli.running import load_noted
 from fedast.cli.tables import new_table
+from fedast.experiments.config import SyncST
+from fedast.experiments.load import load
 from fedast.experiments.theory import Theory, theory
 
 
 def run_theory(
     path: str, *, settings: Sequence[str], rounds: int, problem: Problem, as_json: bool
 ) -> None:
-    found = theory(load_resolved(path, settings), problem, rounds)
+    config, _ = load_noted(path, settings, beside=("sync-st",))  # whose rounds are shown too
+    given = load(Path(path), settings, beside=("sync-st",)).algorithms
+    sync = SyncST.model_validate(given.get("sync-st", {}))
+    found = theory(config, problem, rounds, sync=sync)
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2))
         return
@@ -50,7 +56,8 @@ def _print(console: Console, found: Theory, problem: Problem, rounds: int) -> No
         "Time of a round: the paper's model and the simulator (training switched off)",
         ("task", "mean work", "b/(Rλ)", "simulated", "mean staleness"),
         f"synchronous round: H_ΣR/λ = {found.model_sync:.1f}, simulated {found.simulated_sync:.1f} "
-        f"waiting for all, {found.simulated_sync_first_k:.1f} for the first 30 of each task",
+        f"waiting for all, {found.simulated_sync_first_k:.1f} for the first {found.first_k} of "
+        "each task",
     )
     for task in found.tasks:
         setting, limit = task.setting, task.conditions

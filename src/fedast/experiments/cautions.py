@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fedast.algorithms.fedast import least_requests
 from fedast.core.protocol import TaskSpec
 from fedast.experiments.config import (
     ActiveCap,
@@ -13,12 +14,13 @@ from fedast.experiments.config import (
     Bernoulli,
     Centralized,
     FedASTDynamic,
+    FedBuff,
     SequentialFedAvg,
     Simulation,
     SyncConfig,
     SyncST,
 )
-from fedast.experiments.plan import Outline, active_cap, plan
+from fedast.experiments.plan import Outline, active_cap, most_active, plan
 
 
 def cautions(
@@ -27,6 +29,8 @@ def cautions(
     """Keys and what to know about them."""
     if isinstance(algorithm, FedASTDynamic):
         return _cannot_move(tasks, plan(tasks, algorithm, simulation))
+    if isinstance(algorithm, FedBuff) and algorithm.idle:
+        return _more_than_clients(plan(tasks, algorithm, simulation), simulation)
     if isinstance(algorithm, AsyncConfig | Centralized):
         return []
     return _waits_for_all(tasks, algorithm, simulation)
@@ -34,7 +38,7 @@ def cautions(
 
 def _cannot_move(tasks: Sequence[Outline], specs: Sequence[TaskSpec]) -> list[tuple[str, str]]:
     """Realloc leaves every task one buffer's worth of requests, R/b; that may be all there are."""
-    least = sum(math.ceil(spec.active_requests / spec.buffer_size - 1e-9) for spec in specs)
+    least = sum(map(least_requests, specs))
     total = sum(
         spec.active_requests
         for task, spec in zip(tasks, specs, strict=True)
@@ -48,6 +52,20 @@ def _cannot_move(tasks: Sequence[Outline], specs: Sequence[TaskSpec]) -> list[tu
             f"fedast-d is fedast-s here while all tasks train: Realloc leaves each of them R/b of "
             f"its requests, which makes {least} of {total}; lower ratio (or raise requests, or "
             "the tasks' buffers)",
+        )
+    ]
+
+
+def _more_than_clients(specs: Sequence[TaskSpec], simulation: Simulation) -> list[tuple[str, str]]:
+    """Each request has an idle client of its own, so there can be no more of them."""
+    total, most = sum(spec.active_requests for spec in specs), most_active(simulation)
+    if total <= most:
+        return []
+    return [
+        (
+            "algorithm.requests",
+            f"are {total}, but FedBuff asks idle clients only and at most {most} can be active; "
+            "that many are out at a time",
         )
     ]
 

@@ -7,11 +7,10 @@ variances and keeps the allocation.)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from fedast.algorithms.fedast import buffer_size_for
+from fedast.algorithms.fedast import buffer_size_for, least_requests
 from fedast.algorithms.theory import (
     Conditions,
     CorollaryRates,
@@ -71,11 +70,21 @@ class Theory:
     simulated_sync: float
     """... and simulated: Sync-ST that waits for every client."""
     simulated_sync_first_k: float
-    """... and with straggler mitigation as configured (first k of each task)."""
+    """... and with straggler mitigation as configured for sync-st."""
+    first_k: int | str
+    """Its updates per task and round that count."""
 
 
-def theory(config: RunConfig, problem: Problem, rounds: int, updates: int = 20_000) -> Theory:
-    """Of a resolved configuration of FedAST."""
+def theory(
+    config: RunConfig,
+    problem: Problem,
+    rounds: int,
+    updates: int = 20_000,
+    *,
+    sync: SyncST | None = None,
+) -> Theory:
+    """Of a resolved configuration of FedAST; ``sync`` is whose rounds it is compared with."""
+    sync = sync or SyncST()
     _check_assumptions(config.algorithm)
     timings = _timings(config)
     specs = _specs(config)
@@ -114,7 +123,8 @@ def theory(config: RunConfig, problem: Problem, rounds: int, updates: int = 20_0
         tasks=tuple(found),
         model_sync=synchronous_round(total, mean),
         simulated_sync=mean_sync_round(config, SyncST(first_k="all")),
-        simulated_sync_first_k=mean_sync_round(config, SyncST()),
+        simulated_sync_first_k=mean_sync_round(config, sync),
+        first_k=sync.first_k,
     )
 
 
@@ -145,9 +155,7 @@ def _moving(algorithm: AlgorithmConfig, spec: TaskSpec, specs: Sequence[TaskSpec
         return None
     total = sum(other.active_requests for other in specs)
     ratio = spec.active_requests / spec.buffer_size
-    least = min(spec.active_requests, max(1, math.ceil(ratio - 1e-9)))
-    if len(specs) == 1:
-        least = total
+    least = total if len(specs) == 1 else min(spec.active_requests, least_requests(spec))
     return Moving(
         min_buffer=buffer_size_for(least, ratio, spec.min_buffer_size),
         max_buffer=buffer_size_for(total, ratio, spec.min_buffer_size),

@@ -73,12 +73,12 @@ def calibrate(
     kinds: dict[TaskName, Kind] = {}
     try:
         for name, bench in benches.items():
-            seconds: dict[Kind, float] = {"serial": _time(serial, bench, _TRIAL)}
+            seconds: dict[Kind, float] = {"serial": _time(serial, name, bench, _TRIAL)}
             if processes is not None:
-                seconds["processes"] = _time(processes, bench, _TRIAL * workers)
+                seconds["processes"] = _time(processes, name, bench, _TRIAL * workers)
             if seconds["serial"] < _SMALL:
                 together = BatchedTrainer({name: bench}, seed)
-                seconds["batched"] = _time(together, bench, _TOGETHER)
+                seconds["batched"] = _time(together, name, bench, _TOGETHER)
             kinds[name] = min(seconds, key=lambda kind: seconds[kind])
         return kinds
     finally:
@@ -86,13 +86,13 @@ def calibrate(
             processes.close()
 
 
-def _time(trainer: Trainer, bench: Workbench, count: int) -> float:
+def _time(trainer: Trainer, name: TaskName, bench: Workbench, count: int) -> float:
     """Seconds per job, after a first round that does not count."""
     base = bench.model.read()
     jobs = [Job(-1 - n, n % len(bench.task.partition), base) for n in range(count)]
     seconds = []
     for _ in range(2):
         began = time.perf_counter()
-        trainer.train(bench.task.name, jobs)
+        trainer.train(name, jobs)
         seconds.append(time.perf_counter() - began)
     return seconds[1] / count
