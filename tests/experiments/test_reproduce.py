@@ -6,7 +6,7 @@ import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,7 +15,12 @@ from fedast.cli.main import cli
 from fedast.experiments.config import FedASTDynamic, SyncST
 from fedast.experiments.identity import identity
 from fedast.experiments.load import ConfigError, load
-from fedast.experiments.reproduce import carry_out, jobs_of, stored_runs
+from fedast.experiments.reproduce import (
+    carry_out,
+    chapters,
+    jobs_of,
+    stored_runs,
+)
 from fedast.experiments.resolve import resolve
 from fedast.experiments.run import execute
 from fedast.experiments.study import Scale, find_studies, load_study, merge, studies
@@ -387,6 +392,15 @@ def test_a_kept_configuration_gives_the_same_run_again(small: Path, tmp_path: Pa
     again = execute(config).result
     stored = read(kept.with_suffix(".json"))
     assert {name: task.result for name, task in stored.tasks.items()} == dict(again.tasks)
+
+
+def test_what_stands_in_at_quick_scale_is_named(small: Path, tmp_path: Path) -> None:
+    for scale, stamp in (
+        ("quick", "Quick scale, not the paper's data: digits-mlp in place of mnist"),
+        ("full", ""),
+    ):
+        (found,) = chapters([load_study(small)], tmp_path, cast("Scale", scale))
+        assert found.stamp == stamp
 
 
 def test_another_run_is_not_overwritten(small: Path, tmp_path: Path) -> None:

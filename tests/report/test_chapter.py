@@ -445,3 +445,13 @@ def test_a_run_of_several_tasks_takes_as_long_as_its_last_or_their_mean() -> Non
     assert row(found, "time", at=FAST).ours == "30.0 ± 0.0"
     assert row(replace(found, per_run="mean"), "time", at=FAST).ours == "20.0 ± 0.0"
     assert row(found, "time", at=FAST, task="a").ours == "10.0 ± 0.0"
+
+
+def test_figures_say_if_their_labels_name_other_data() -> None:
+    stamp = "Quick scale, not the paper's data: digits-mlp in place of mnist"
+    found = timed([90.0] * 3, [200.0] * 3, figures=("bars", "dots", "ranking"), stamp=stamp)
+    for figure in figures_of(found).values():
+        shown = figure.get_suptitle()
+        assert " ".join(shown.split()) == stamp
+    plain = timed([90.0] * 3, [200.0] * 3, figures=("bars",))
+    assert figures_of(plain)["bars"].get_suptitle() == ""
