@@ -41,14 +41,15 @@ def test_error_terms() -> None:
 
 
 def test_option_d_has_conditions_of_its_own() -> None:
-    """kappa^1.5 = (8 / 2)^1.5 = 8; 24 tau sqrt(tau b) = 384; 16 tau sqrt(tau R gamma) = 1536."""
-    moving = Moving(min_buffer=2, max_buffer=8, max_requests=32)
+    """For the least b, the most b and R: kappa^1.5 = (9 / 1)^1.5 = 27; sqrt(tau b_min) = 2;
+    24 tau sqrt(tau b_max) = 576; 16 tau sqrt(tau R_max gamma) = 64 * 36 = 2304."""
+    moving = Moving(min_buffer=1, max_buffer=9, max_requests=36)
     found = conditions(SETTING, Problem(smoothness=2.0), moving)
-    assert found.server_limit == pytest.approx(4.0 / 8)
-    assert found.client_limit == pytest.approx(1 / (2 * 8 * 1536))
-    assert found.smoothness_limit == pytest.approx(1 / (0.01 * 8 * 1536))
+    assert found.server_limit == pytest.approx(2.0 / 27)
+    assert found.client_limit == pytest.approx(1 / (2 * 27 * 2304))
+    assert found.smoothness_limit == pytest.approx(1 / (0.01 * 27 * 2304))
     fresh = Setting(**{**vars(SETTING), "staleness": 0.0})
-    assert conditions(fresh, Problem(), moving).client_limit == pytest.approx(1 / (8 * 384))
+    assert conditions(fresh, Problem(), moving).client_limit == pytest.approx(1 / (27 * 576))
 
 
 def test_option_d_has_terms_of_its_own() -> None:

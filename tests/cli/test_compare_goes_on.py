@@ -101,3 +101,31 @@ def test_another_configuration_in_the_folder_is_refused(whole: Path) -> None:
     anew = fedast(*arguments, "--overwrite")
     assert anew.returncode == 0, anew.stderr
     assert all(after > before[run] for run, after in written(whole).items())
+
+
+def test_runs_of_another_version_are_run_again(whole: Path) -> None:
+    before = written(whole)
+    old = whole / RUNS[0] / "result.json"
+    result = json.loads(old.read_text())
+    del result["fedast"]  # which 0.1.0 did not write
+    old.write_text(json.dumps(result))
+    again = compare(whole)
+    assert again.returncode == 0, again.stderr
+    assert "was made by fedast 0.1.0; it is run again" in again.stderr
+    after = written(whole)
+    assert [run for run in RUNS if after[run] != before[run]] == [RUNS[0]]
+    assert "fedast" in json.loads(old.read_text())
+
+
+def test_settings_of_an_algorithm_that_another_file_runs(tmp_path: Path) -> None:
+    text = Path(QUICK).read_text()
+    other = tmp_path / "other.toml"
+    head, _, tail = text.partition("[algorithm]")
+    own = tail.partition("\n[")[2]
+    other.write_text(f'{head}[algorithm]\nname = "sync-st"\n\n[{own}')
+    small = ("--seeds", "1", "--set", "simulation.clients=30", "--set", "simulation.max_time=9")
+    done = fedast("compare", QUICK, str(other), *small, "--set", "algorithms.sync-st.first_k=2")
+    assert done.returncode == 0, done.stderr
+    refused = fedast("compare", QUICK, str(other), *small, "--set", "algorithms.fedbuff.idle=false")
+    assert refused.returncode == 2
+    assert "fedbuff does not run here" in refused.stderr

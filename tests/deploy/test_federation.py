@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -720,6 +721,21 @@ def test_a_diary_that_asks_for_other_answers_is_refused(tmp_path: Path) -> None:
     federation.server.stop()
     asyncio.run(federation.run())
     assert federation.tally.replayed == federation.tally.updates >= 20
+
+
+def test_a_diary_of_other_requests_is_refused(tmp_path: Path) -> None:
+    """As one of version 0.1.0 is, where an algorithm sends its requests otherwise now."""
+    config, folder = begun(tmp_path)
+    path = folder / "diary" / "diary.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    place = next(i for i, text in enumerate(lines) if '"e":"arrive"' in text)
+    never = re.sub(r'"r":\d+', '"r":99999', lines[place])
+    assert never != lines[place]
+    path.write_text("".join((*lines[:place], never, *lines[place + 1 :])))
+    change_state(folder, schedule=None, fedast=None)
+    line = refused(config, folder)
+    assert "99999 was never sent" in line
+    assert "serve it with fedast 0.1.0" in line
 
 
 def test_a_configuration_that_another_version_wrote_otherwise_is_taken_up(tmp_path: Path) -> None:

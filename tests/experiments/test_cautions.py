@@ -143,16 +143,18 @@ def test_the_default_ratio_is_the_papers_unless_buffers_would_be_too_small() -> 
 
     assert resolved(D, "algorithm.requests=192") == (32.0, [3, 3])
     assert resolved(D, "algorithm.requests=128") == (32.0, [2, 2])
-    assert resolved(D, "algorithm.requests=24") == (6.0, [2, 2])
-    assert resolved(D, "algorithm.requests=25") == (6.0, [2, 2])
-    assert resolved(D, "algorithm.requests=24", "tasks.0.requests=18") == (3.0, [6, 2])
-    assert resolved(D, "algorithm.requests=24", "tasks.0.buffer=3") == (6.0, [3, 2])
-    both = ("tasks.0.buffer=3", "tasks.1.buffer=3")
-    assert resolved(D, "algorithm.requests=24", *both) == (32.0, [3, 3])
+    assert resolved(D, "algorithm.requests=24") == (32.0, [2, 2])
+    assert resolved(D, "algorithm.requests=25") == (32.0, [2, 2])
+    # each task by its own requests: a small one does not change the others' buffers
+    assert resolved(D, "algorithm.requests=304", "tasks.0.requests=300") == (32.0, [9, 2])
+    assert resolved(D, "algorithm.requests=24", "tasks.0.buffer=3") == (32.0, [3, 2])
     assert resolved(D, "algorithm.requests=24", "algorithm.ratio=32.0") == (32.0, [1, 1])
-    assert resolved(D, "algorithm.requests=2") == (1.0, [1, 1])
+    assert resolved(D, "algorithm.requests=24", "algorithm.ratio=4.0") == (4.0, [3, 3])
+    assert resolved(D, "algorithm.requests=2") == (32.0, [1, 1])
     nobuffer = "algorithm.name=fedast-nobuffer"
-    assert resolved(nobuffer, "algorithm.requests=24") == (6.0, [1, 1])
+    assert resolved(nobuffer, "algorithm.requests=24") == (32.0, [1, 1])
+    # a median has at least the three updates that it needs
+    assert resolved(D, "algorithm.requests=24", "tasks.0.combining=median") == (32.0, [3, 2])
 
 
 @pytest.mark.parametrize("name", [n for n, kind in ALGORITHMS.items() if kind.synchronous])

@@ -97,7 +97,10 @@ def resolved(tmp_path: Path, text: str = BASE, *settings: str) -> RunConfig:
             "tasks.synthetic.calibration={uses='auto'}",
             "calibration.uses: unknown key; did you mean",
         ),
-        ("tasks.synthetic.combining=median", "combining: median cuts nothing off of 2 updates"),
+        (
+            "tasks.synthetic.combining={rule='trimmed-mean', trim=0.01}",
+            "synthetic.buffer: is 100, but the task has only",
+        ),
         ("compute.device='tpu'", "compute.device: input should be 'auto', 'cpu' or 'cuda'"),
     ],
 )

@@ -211,6 +211,34 @@ def test_options_of_the_base_hold_for_every_algorithm_that_has_them(small: Path)
     assert totals == {"FedAST(S)": 40, "Sync-ST": None}
 
 
+def test_an_axis_says_more_than_the_base_of_an_algorithm(small: Path) -> None:
+    """And what the base says is as small as the rest at quick scale."""
+    own = "[base.algorithms.sync-st]\nfirst_k = 40\n[base.simulation]\n"
+    axis = '{ label = "Sync-ST", set = { algorithm = { name = "sync-st", first_k = 20 } } }'
+    plain = '{ label = "Sync-ST", set = { algorithm = { name = "sync-st" } } }'
+    other = plain.replace('label = "Sync-ST"', 'label = "Another"')  # for which the base counts
+    for value, counts in (
+        (plain, {"full": 40, "quick": 6}),
+        (f"{axis}, {other}", {"full": 20, "quick": 3}),
+    ):
+        small.write_text(SMALL.replace("[base.simulation]\n", own).replace(plain, value))
+        cell = next(cell for cell in load_study(small).cells() if cell.key[1] == "Sync-ST")
+        for scale, count in counts.items():
+            algorithm = cell.config(1, cast("Scale", scale)).algorithm
+            assert isinstance(algorithm, SyncST)
+            assert algorithm.first_k == count
+
+
+def test_the_papers_best_is_a_value_of_its_axis(small: Path) -> None:
+    small.write_text(
+        SMALL
+        + "[[reported]]\nwhat = 'w'\nwhere = 'p'\nmeasure = 'best'\nalong = 'tasks'\n"
+        + "at = { algorithm = 'Sync-ST' }\npaper = 3\n"
+    )
+    with pytest.raises(ConfigError, match="paper is no value of tasks"):
+        load_study(small)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

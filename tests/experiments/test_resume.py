@@ -76,6 +76,18 @@ def test_a_run_stopped_anywhere_goes_on_identically(
         resume(folder)
 
 
+def test_stopped_during_the_replay_it_keeps_what_there_was(tmp_path: Path) -> None:
+    config = config_of("fedast-d")
+    counted = Steps()
+    execute(config, tmp_path / "whole", stop=counted)
+    execute(config, tmp_path / "run", every=Every.parse("1"), stop=Steps(counted.asked // 2))
+    before = (tmp_path / "run" / "curves.csv").read_text()
+    outcome = resume(tmp_path / "run", stop=Steps(3))
+    assert outcome.result.interrupted
+    assert (tmp_path / "run" / "curves.csv").read_text().startswith(before[: len(before) // 2])
+    assert len((tmp_path / "run" / "curves.csv").read_text()) >= len(before)
+
+
 class Steps:
     """Counts the simulator's steps, and stops it before one of them."""
 

@@ -71,8 +71,7 @@ def test_the_dynamic_option_has_its_own_theorem() -> None:
     for task in table["tasks"]:
         assert task["moving"] == {"min_buffer": 1, "max_buffer": 4, "max_requests": 40}
         assert task["corollary"] is None
-        tau, b = task["setting"]["local_steps"], task["setting"]["buffer_size"]
-        limit = math.sqrt(tau * b) / 4**1.5
+        limit = math.sqrt(task["setting"]["local_steps"] * 1) / 4**1.5
         assert task["conditions"]["server_limit"] == pytest.approx(limit)
 
 

@@ -236,7 +236,8 @@ def test_of_many_the_remark_names_two() -> None:
     cells: Cells = {(str(k),): [{"a": task(100.0 + k)}] for k in range(20)}
     found = row(chapter([axis], cells, seeds=1), "best", along="k", paper="7")
     assert found.note == "times 0: 100, 7: 107 (number 8 of 20); one seed"
-    assert row(chapter([axis], cells, seeds=1), "best", along="k", paper="0").note == "times 0: 100"
+    same = row(chapter([axis], cells, seeds=1), "best", along="k", paper="0")
+    assert (same.note, same.verdict) == ("times 0: 100; one seed", "cannot be told")
     lost: Cells = {**cells, ("7",): [{"a": task(None)}]}
     found = row(chapter([axis], lost, seeds=1), "best", along="k", paper="7")
     assert found.note == "times 0: 100; 7 did not get there; one seed"
@@ -310,13 +311,14 @@ def test_a_model_that_diverged_is_worth_what_it_last_was() -> None:
     cells: Cells = {("fast",): [{"a": good}] * 3, ("slow",): [{"a": bad}, {"a": bad}, {"a": lost}]}
     found = chapter([SERIES], cells)
     higher = row(found, "higher-final", at=FAST, over=SLOW)
-    # lower by 10, 10 and 70 points: the mean difference is 30, and chance explains 58
-    assert higher.verdict == "cannot be told"
-    assert higher.note == "slow: 1 of 3 runs diverged; by seed +10.0, +10.0, +70.0"
+    # lower by 10 points twice; the one that is lost has no difference to average
+    assert higher.verdict == "agrees"
+    assert higher.note == "slow: 1 of 3 runs diverged, left out; by seed +10.0, +10.0, +70.0"
+    assert row(found, "higher-final", at=SLOW, over=FAST).verdict == "does not agree"
     assert higher.ours == "80.0 ± 0.0 % against 50.0 ± 34.6 %"
     assert row(found, "equal-final", at=FAST, over=SLOW, tolerance=0.2).verdict == "cannot be told"
     steadier = row(found, "steadier", at=FAST, over=SLOW)
-    assert (steadier.verdict, steadier.note) == ("agrees", "slow: 1 of 3 runs diverged")
+    assert (steadier.verdict, steadier.note) == ("agrees", "slow: 1 of 3 runs diverged, left out")
     assert steadier.ours == "1.00 against 3.00 points"
     lower = row(found, "lower-loss", at=FAST, over=SLOW)
     assert lower.note.startswith("slow: 1 of 3 runs diverged")
@@ -361,16 +363,27 @@ def test_a_row_says_if_its_runs_differ_in_precision() -> None:
     assert mixed.note.endswith("precision mixed: 2 fp16, 1 tf32")
 
 
-def test_the_largest_gain_is_judged_by_the_deviation_of_all_cells() -> None:
-    """The best cell happens to scatter little; the others say how much that means."""
+def test_the_largest_gain_is_judged_by_the_largest_of_each_seed() -> None:
+    """The best cell on the mean happens to scatter little; which is best differs by seed."""
     cells: Cells = {}
-    for label, times in (("2", (70.0, 80.0, 90.0)), ("4", (49.9, 50.0, 50.1))):
+    for label, times in (("2", (30.0, 60.0, 90.0)), ("4", (49.9, 50.0, 50.1))):
         cells[(label, "fast")] = [{"a": task(time)} for time in times]
         cells[(label, "slow")] = [{"a": task(100.0)}] * 3
     found = row(chapter([COUNT, SERIES], cells), "largest-gain", at=FAST, over=SLOW, paper=55.0)
     assert found.ours == "50.0 ± 0.1 %"
-    assert found.verdict == "cannot be told"
-    assert "of all 2 cells, 7.1" in found.note
+    # 70, 50 and 49.9 by seed: a deviation of 11.6, so 40.6 by chance
+    assert (found.verdict, found.note) == ("cannot be told", "at 4; -5.0, seeds explain ±40.7")
+
+
+def test_faster_everywhere_is_told_by_all_cells_together() -> None:
+    """One cell is slower on every seed, by amounts that its own three seeds could hardly tell."""
+    cells: Cells = {}
+    for number, times in enumerate([(101.0, 104.0, 107.0)] + [(79.0, 80.0, 81.0)] * 5):
+        cells[(str(number), "fast")] = [{"a": task(time)} for time in times]
+        cells[(str(number), "slow")] = [{"a": task(100.0)}] * 3
+    axis = Axis("tasks", "x", tuple(map(str, range(6))))
+    found = row(chapter([axis, SERIES], cells), "positive-gain", at=FAST, over=SLOW)
+    assert (found.ours, found.verdict) == ("least: -4.0 ± 3.0 %", "does not agree")
 
 
 def test_runs_without_a_value_are_not_passed_over() -> None:
@@ -455,3 +468,38 @@ def test_figures_say_if_their_labels_name_other_data() -> None:
         assert " ".join(shown.split()) == stamp
     plain = timed([90.0] * 3, [200.0] * 3, figures=("bars",))
     assert figures_of(plain)["bars"].get_suptitle() == ""
+
+
+def missing(found: Chapter, key: Key, until: float) -> Chapter:
+    """The same, but in this cell every run missed its target until then."""
+    lost = {seed: run({"a": task(None)}, seed, finish=until) for seed in found.runs[key]}
+    return replace(found, runs={**found.runs, key: lost})
+
+
+def test_a_side_that_never_arrives_is_not_first() -> None:
+    """However early it ended, by diverging say."""
+    lost = missing(timed([50.0] * 3, [1000.0] * 3), ("fast",), until=50.0)
+    assert row(lost, "first", at=FAST, others=("slow",)).verdict == "does not agree"
+    assert row(lost, "last", at=SLOW, others=("fast",), tolerance=0.5).verdict == "does not agree"
+    late = missing(timed([50.0] * 3, [1000.0] * 3), ("slow",), until=60.0)
+    assert row(late, "first", at=FAST, others=("slow",)).verdict == "agrees"
+    both = missing(late, ("fast",), until=50.0)
+    assert row(both, "first", at=FAST, others=("slow",)).verdict == "cannot be told"
+    assert row(both, "similar", at=FAST, others=("slow",), tolerance=9).verdict != "agrees"
+
+
+def test_gains_where_a_target_was_missed() -> None:
+    fine: dict[Key, float] = {
+        ("2", "fast"): 50.0,
+        ("2", "slow"): 100.0,
+        ("4", "fast"): 50.0,
+        ("4", "slow"): 100.0,
+    }
+    ours = missing(swept(fine), ("4", "fast"), until=300.0)
+    found = row(ours, "positive-gain", at=FAST, over=SLOW)
+    assert (found.verdict, found.note) == ("does not agree", "at 2; a target was missed at 4")
+    base = missing(swept(fine), ("4", "slow"), until=300.0)
+    assert row(base, "positive-gain", at=FAST, over=SLOW).verdict == "agrees"
+    at = {"algorithm": "fast", "tasks": "4"}
+    assert row(base, "gain", at=at, over=SLOW, paper=50.0).verdict == "cannot be told"
+    assert row(ours, "gain", at=at, over=SLOW, paper=50.0).verdict == "does not agree"

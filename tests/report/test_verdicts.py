@@ -36,11 +36,13 @@ def test_above_zero(differences: list[float], verdict: Verdict) -> None:
 @pytest.mark.parametrize(
     ("differences", "verdict"),
     [
-        # error 1 / sqrt(3), t 4.30: 2.48 by chance
-        ([1.0, 2.0, 3.0], "agrees"),
+        # error 1 / sqrt(3), t 2.92: 1.69 by chance
+        ([-1.0, 0.0, 1.0], "agrees"),
+        ([0.0, 1.0, 2.0], "cannot be told"),
         ([2.0, 3.0, 4.0], "cannot be told"),
-        ([3.5, 4.5, 5.5], "does not agree"),
-        ([-3.5, -4.5, -5.5], "does not agree"),
+        ([3.0, 4.0, 5.0], "does not agree"),
+        ([-3.0, -4.0, -5.0], "does not agree"),
+        ([0.0], "cannot be told"),
     ],
 )
 def test_within_two(differences: list[float], verdict: Verdict) -> None:
@@ -52,6 +54,8 @@ def test_a_trend_may_have_steps_that_chance_explains() -> None:
     assert rising([[1, 2, 3], [5, 6, 7], [5, 5, 7]]) == "cannot be told"  # the mean falls a little
     assert rising([[1, 2, 3], [9, 10, 11], [5, 6, 7]]) == "does not agree"
     assert rising([[1, 5, 9], [2, 4, 11]]) == "cannot be told"
+    # no step down is more than chance, but all of them together are
+    assert rising([[9, 9, 9], [8, 9, 7], [7, 6, 7], [5, 6, 4]]) == "does not agree"
 
 
 def test_a_claim_of_several_parts() -> None:

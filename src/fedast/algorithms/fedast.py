@@ -405,7 +405,10 @@ class FedAST:
                 self._weigh(value, lane.progress.spec)
                 for value, lane in zip(values, self._open, strict=True)
             ]
-            self._retarget(self._total, weights, [lane.least for lane in self._open])
+            least = [lane.least for lane in self._open]
+            if sum(least) > self._total:  # at least what their aggregation needs
+                least = [lane.floor for lane in self._open]
+            self._retarget(self._total, weights, least)
             commands.append(self._reallocated(ReallocCause.PERIOD, dict(variances)))
         self._settle(asking, commands)
         return commands

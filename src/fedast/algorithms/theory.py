@@ -68,16 +68,19 @@ class Conditions:
 
 
 def conditions(setting: Setting, problem: Problem, moving: Moving | None = None) -> Conditions:
-    tau, b = setting.local_steps, setting.buffer_size
-    stale = setting.active_requests * max(setting.staleness, 0.0)
-    fresh_factor, stale_factor = (6, 4) if moving is None else (24, 16)
-    worse = 1.0 if moving is None else moving.skew**1.5
+    tau, requests = setting.local_steps, setting.active_requests
+    least = most = setting.buffer_size
+    fresh_factor, stale_factor, worse = 6, 4, 1.0
+    if moving is not None:  # what must hold whatever b and R become
+        least, most, requests = moving.min_buffer, moving.max_buffer, moving.max_requests
+        fresh_factor, stale_factor, worse = 24, 16, moving.skew**1.5
+    stale = requests * max(setting.staleness, 0.0)
     # Both are of the form 1 / (L c); the larger c binds.
     scale = worse * tau * max(
-        fresh_factor * math.sqrt(tau * b), stale_factor * math.sqrt(tau * stale)
+        fresh_factor * math.sqrt(tau * most), stale_factor * math.sqrt(tau * stale)
     )  # fmt: skip
     return Conditions(
-        server_limit=math.sqrt(tau * b) / worse,
+        server_limit=math.sqrt(tau * least) / worse,
         client_limit=1.0 / (problem.smoothness * scale),
         smoothness_limit=1.0 / (setting.client_rate * scale),
     )

@@ -338,7 +338,7 @@ def run_comparison(
     # What is found again was run beside others; what is left is run in the same way.
     at_a_time = min(jobs, len(runs))
     runs = [replace(run, config=alone(run.config, at_a_time)) for run in runs]
-    kept = [None if overwrite else found_again(run, events=events) for run in runs]
+    kept = [None if overwrite else found_again(run, events=events, say=_warn) for run in runs]
     left = [run for run, result in zip(runs, kept, strict=True) if result is None]
     for run in left:
         if run.out is not None:
@@ -420,6 +420,8 @@ def _labelled(
         algorithms = tuple(ALGORITHMS)
     configs: dict[str, RunConfig] = {}
     notes: dict[str, list[Note]] = {}
+    about = [setting for setting in settings if setting.startswith("algorithm.")]
+    running = set(algorithms) or {load(Path(path), about).algorithm.name for path in paths}
     for path in paths:
         found: dict[str, list[Note]] = {}
         for algorithm in algorithms or (None,):
@@ -427,7 +429,7 @@ def _labelled(
                 path,
                 settings,
                 algorithm=algorithm,
-                beside=algorithms,
+                beside=running,
                 device=where["device"],
                 trainer=where["trainer"],
                 precision=where["precision"],

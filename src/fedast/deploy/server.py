@@ -29,6 +29,7 @@ from fedast.core.protocol import (
     ClientId,
     Evaluated,
     Event,
+    IllegalEvent,
     PoolChanged,
     RequestId,
     RequestLost,
@@ -203,9 +204,9 @@ class FederationServer:
         if past is None:
             self._note({"e": "config", **self._config})
             return
-        other = past.fedast not in (None, __version__)
-        if other:
-            log.warning("the diary is of fedast %s, this is %s", past.fedast, __version__)
+        writer = past.fedast or "0.1.0"  # which did not say so
+        if writer != __version__:
+            log.warning("the diary is of fedast %s, this is %s", writer, __version__)
         self._journal.repeat(past.answers)
         try:
             for entry in past.entries:
@@ -213,9 +214,12 @@ class FederationServer:
             if past.schedule not in (None, self._schedule.digest()):
                 raise ReplayFailed("other requests are sent")
             self._journal.go_live(past.tensors)
-        except (ReplayFailed, LookupError, ValueError, TypeError, AssertionError) as error:
+        except (
+            ReplayFailed, IllegalEvent, LookupError, ValueError, TypeError, AssertionError
+        ) as error:  # fmt: skip
             what = str(error) if isinstance(error, ReplayFailed) else repr(error)
-            remedy = f"serve it with fedast {past.fedast}" if other else "restore the folder"
+            same = writer == __version__
+            remedy = "restore the folder" if same else f"serve it with fedast {writer}"
             raise UnusableFolder(
                 f"the server's diary is not what this server would have done ({what}); {remedy}, "
                 "or serve to a new folder with --out"

@@ -33,6 +33,7 @@ from fedast.experiments.resolve import resolve
 from fedast.learn.task import OutOfMemory
 from fedast.records.run import (
     CONFIG,
+    CURVES,
     EVENTS,
     RESULT,
     RunResult,
@@ -41,6 +42,7 @@ from fedast.records.run import (
     read_run,
 )
 from fedast.records.tally import Tally
+from fedast.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +165,13 @@ def run_batch(
     return [results[number] for number in range(len(runs)) if number in results]
 
 
-def found_again(run: BatchRun, *, events: bool) -> RunResult | None:
+def found_again(
+    run: BatchRun, *, events: bool, say: Callable[[str], None] = lambda text: None
+) -> RunResult | None:
     """The result of this very run, if its folder has it; ``UnusableFolder`` if it has another.
 
-    One that was interrupted, or that left no log of ``events``, is to be run again.
+    One that was interrupted, that left no log of ``events``, or that another version of fedast
+    made is to be run again.
     """
     out = run.out
     if out is None:
@@ -187,9 +192,13 @@ def found_again(run: BatchRun, *, events: bool) -> RunResult | None:
             f"{out}: holds a run of another configuration ({listed(changed)}); "
             "choose another folder or --overwrite"
         )
-    if not (out / RESULT).is_file() or (events and not (out / EVENTS).is_file()):
+    needed = (RESULT, CURVES, EVENTS) if events else (RESULT, CURVES)
+    if not all((out / name).is_file() for name in needed):
         return None
     result = read_run(out)
+    if result.fedast != __version__:
+        say(f"{out}: was made by fedast {result.fedast or '0.1.0'}; it is run again")
+        return None
     return None if result.interrupted else result
 
 

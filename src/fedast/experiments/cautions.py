@@ -30,7 +30,8 @@ def cautions(
     if isinstance(algorithm, FedASTDynamic):
         return _cannot_move(tasks, plan(tasks, algorithm, simulation))
     if isinstance(algorithm, FedBuff) and algorithm.idle:
-        return _more_than_clients(plan(tasks, algorithm, simulation), simulation)
+        total = _in_all(tasks, plan(tasks, algorithm, simulation))
+        return _more_than_clients(total, most_active(simulation))
     if isinstance(algorithm, AsyncConfig | Centralized):
         return []
     return _waits_for_all(tasks, algorithm, simulation)
@@ -38,12 +39,7 @@ def cautions(
 
 def _cannot_move(tasks: Sequence[Outline], specs: Sequence[TaskSpec]) -> list[tuple[str, str]]:
     """Realloc leaves every task one buffer's worth of requests, R/b; that may be all there are."""
-    least = sum(map(least_requests, specs))
-    total = sum(
-        spec.active_requests
-        for task, spec in zip(tasks, specs, strict=True)
-        if task.goal.join_time == 0  # who joins later takes its requests from these
-    )
+    least, total = sum(map(least_requests, specs)), _in_all(tasks, specs)
     if len(tasks) == 1 or least < total:
         return []
     return [
@@ -56,16 +52,24 @@ def _cannot_move(tasks: Sequence[Outline], specs: Sequence[TaskSpec]) -> list[tu
     ]
 
 
-def _more_than_clients(specs: Sequence[TaskSpec], simulation: Simulation) -> list[tuple[str, str]]:
+def _in_all(tasks: Sequence[Outline], specs: Sequence[TaskSpec]) -> int:
+    """The requests of all tasks: who joins later takes its own from those of the start."""
+    return sum(
+        spec.active_requests
+        for task, spec in zip(tasks, specs, strict=True)
+        if task.goal.join_time == 0
+    )
+
+
+def _more_than_clients(total: int, most: int) -> list[tuple[str, str]]:
     """Each request has an idle client of its own, so there can be no more of them."""
-    total, most = sum(spec.active_requests for spec in specs), most_active(simulation)
     if total <= most:
         return []
     return [
         (
             "algorithm.requests",
-            f"are {total}, but FedBuff asks idle clients only and at most {most} can be active; "
-            "that many are out at a time",
+            f"is {total}, but FedBuff asks idle clients only and at most {most} can be active; "
+            f"no more than {most} requests will be out at a time",
         )
     ]
 

@@ -89,6 +89,11 @@ class Keeper:
     def wall_seconds(self) -> float:
         return time.monotonic() - self._began
 
+    @property
+    def replaying(self) -> bool:
+        """Whether the run has not come back to its checkpoint yet."""
+        return self._waiting is not None
+
     def before_step(self, now: float, *, stopping: bool) -> None:
         if self._waiting is not None and self._steps == self._waiting.steps:
             self._check(self._waiting, now)

@@ -63,18 +63,15 @@ USUAL_RATIO = 32.0
 """The paper's R/b."""
 
 
-def settle_ratio(
-    algorithm: AsyncConfig, tasks: Sequence[Outline], requests: Sequence[int]
-) -> float:
-    """R/b of the tasks without a buffer of their own.
+def ratio_of(algorithm: AsyncConfig, requests: int) -> float:
+    """R/b of a task with so many requests and no buffer of its own.
 
-    By default the paper's, but small enough for buffers of at least 2: Realloc leaves every task
+    By default the paper's, but small enough for a buffer of at least 2: Realloc leaves every task
     R/b requests, so with b = 1 everywhere it could not move a single one.
     """
     if algorithm.ratio is not None:
         return algorithm.ratio
-    few = [r for task, r in zip(tasks, requests, strict=True) if task.allocation.buffer is None]
-    return max(1.0, min([USUAL_RATIO, *(r / 2 for r in few)]))
+    return max(1.0, min(USUAL_RATIO, requests / 2))
 
 
 def plan(
@@ -98,10 +95,8 @@ def plan(
             pass
     requests = [1] * len(tasks)
     buffers = [1] * len(tasks)
-    ratio = USUAL_RATIO
     if isinstance(algorithm, AsyncConfig):
         requests, buffers = _allocate(tasks, algorithm, simulation)
-        ratio = settle_ratio(algorithm, tasks, requests)
         _check_combining(tasks, buffers)
     elif isinstance(algorithm, Centralized):
         _check_combining(tasks, [1] * len(tasks))
@@ -117,8 +112,7 @@ def plan(
             target=task.goal.target,
             higher_is_better=METRICS[task.metric].higher_is_better,
             max_rounds=task.goal.max_rounds,
-            evaluate_every=task.goal.evaluate_every
-            or _evaluate_every(algorithm, task.goal, r / ratio),
+            evaluate_every=task.goal.evaluate_every or _evaluate_every(algorithm, task.goal, r),
             server_rate=task.training.server_rate or _server_rate(algorithm, task),
             client_rate=task.training.client_rate,
             local_steps=task.training.local_steps,
@@ -200,17 +194,15 @@ def _allocate(
             strict=True,
         )
     )
-    requests: list[int] = []
+    requests, buffers = [], []
     for task in tasks:
         r = task.allocation.requests or shares.get(task.name) or max(1, total // len(tasks))
         if task.goal.join_time > 0 and r > total - len(tasks) + 1:
             raise ConfigError(
                 f"tasks.{task.name}.requests", f"is {r}: too much of the {total} of all; lower it"
             )
-        requests.append(r)
-    ratio, buffers = settle_ratio(algorithm, tasks, requests), []
-    for task, r in zip(tasks, requests, strict=True):
-        b = task.allocation.buffer or max(1, round(r / ratio))
+        least = task.server.combining.min_updates
+        b = task.allocation.buffer or max(least, round(r / ratio_of(algorithm, r)))
         if isinstance(algorithm, FedASTNoBuffer):
             b = 1
         elif b > r:
@@ -218,6 +210,7 @@ def _allocate(
                 f"tasks.{task.name}.buffer",
                 f"is {b}, but the task has only {r} active requests; lower it or raise requests",
             )
+        requests.append(r)
         buffers.append(b)
     return requests, buffers
 
@@ -249,16 +242,15 @@ def _check_combining(tasks: Sequence[Outline], updates: Sequence[int]) -> None:
         if count < how.min_updates:
             raise ConfigError(
                 f"tasks.{task.name}.combining",
-                f"{how.rule} cuts nothing off of {count} updates per round; it needs at least "
-                f"{how.min_updates} of them, or rule mean",
+                f"{how.rule} needs at least {how.min_updates} updates per round to cut any off, "
+                f"here are {count}; take more, or the mean",
             )
 
 
-def _evaluate_every(algorithm: AlgorithmConfig, goal: Goal, places: float) -> int:
-    """``places`` are those of a buffer of R/ratio."""
+def _evaluate_every(algorithm: AlgorithmConfig, goal: Goal, requests: int) -> int:
     if algorithm.synchronous:
         return algorithm.evaluate_every
     usual = goal.evaluate_hint or algorithm.evaluate_every
     if isinstance(algorithm, FedASTNoBuffer):
-        return max(1, round(usual * places))
+        return max(1, round(usual * requests / ratio_of(algorithm, requests)))
     return usual

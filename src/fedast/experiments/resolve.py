@@ -34,7 +34,7 @@ from fedast.experiments.config import (
     YogiStep,
 )
 from fedast.experiments.load import ConfigError, nearest
-from fedast.experiments.plan import active_cap, plan, settle_ratio
+from fedast.experiments.plan import USUAL_RATIO, active_cap, plan
 from fedast.learn.own import is_own, own_preset, plugins
 from fedast.learn.preset import Preset
 from fedast.learn.presets import PRESETS
@@ -99,7 +99,8 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
             for spec, task in zip(specs, tasks, strict=True)
             if task.join_time == 0
         )
-        ratio = settle_ratio(algorithm, outlines, [spec.active_requests for spec in specs])
+        # (Every task's buffer is written out, so the ratio says no more than what is usual.)
+        ratio = USUAL_RATIO if algorithm.ratio is None else algorithm.ratio
         algorithm = algorithm.model_copy(update={"requests": total, "ratio": ratio})
     return config.model_copy(
         update={

@@ -21,6 +21,7 @@ from fedast.learn.task import Task
 from fedast.records import toml
 from fedast.records.run import (
     CONFIG,
+    CURVES,
     EVENTS,
     RESULT,
     UnusableFolder,
@@ -71,7 +72,8 @@ def resume(
     """Take up the run in ``out`` from its newest whole checkpoint, or from the start."""
     if not (out / CONFIG).is_file():
         raise UnusableFolder(f"{out}: holds no run ({CONFIG} is missing)")
-    if (out / RESULT).exists() and not read_run(out).interrupted:
+    complete = (out / RESULT).exists() and (out / CURVES).exists()
+    if complete and not read_run(out).interrupted:
         raise UnusableFolder(f"{out}: its run has finished; there is nothing to take up")
     config = resolve(load(out / CONFIG), out)
     check_inputs(config)

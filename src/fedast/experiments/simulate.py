@@ -195,7 +195,9 @@ def simulate(
 
         def ask() -> bool:
             nonlocal stopping
-            stopping = stop is not None and stop()
+            wanted = stop is not None and stop()
+            # A replay is short; cut off, it would leave records of a part of what there was.
+            stopping = wanted and (keeper is None or not keeper.replaying)
             if keeper is not None:
                 keeper.before_step(simulator.now, stopping=stopping)
             return stopping

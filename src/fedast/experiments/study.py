@@ -152,6 +152,7 @@ class Cell:
     def config(self, seed: int, scale: Scale, settings: Sequence[str] = ()) -> RunConfig:
         """The run of this cell with a seed, resolved."""
         table = self.table()
+        table.pop("algorithms", None)  # what they say of this one is in it
         try:
             _write_out(table)
             if scale == "quick":
@@ -163,10 +164,18 @@ class Cell:
             raise error.within(f"{self.study.name}, {', '.join(self.key)}") from None
 
     def table(self) -> dict[str, Any]:
-        """The base with this cell's values in it, shorthands and all."""
+        """The base with this cell's values in it, shorthands and all.
+
+        What the base says of the cell's algorithm (``algorithms.NAME``) holds where an axis says
+        nothing else.
+        """
         table: dict[str, Any] = _copied(self.study.base)
         for value in self.values:
             merge(table, value.set)
+        chosen = table.get("algorithm", {})
+        own = table.get("algorithms", {}).get(_algorithm(table), {})
+        if own:
+            table["algorithm"] = {**own, **chosen}
         return table
 
     def stand_ins(self) -> dict[str, str]:
@@ -279,17 +288,29 @@ def _check(study: Study, source: str) -> None:
                 raise ConfigError(entry.what, f"no value {label!r}{nearest(label, series)}", source)
         if entry.along is not None and entry.along not in axes:
             raise ConfigError(entry.what, f"no axis {entry.along!r}", source)
+        if entry.measure in ("best", "best-final"):
+            theirs = f"{entry.paper:g}" if isinstance(entry.paper, float) else entry.paper or ""
+            if theirs not in axes[entry.along or ""]:
+                close = nearest(theirs, axes[entry.along or ""])
+                raise ConfigError(entry.what, f"paper is no value of {entry.along}{close}", source)
         if entry.measure not in ("largest-gain", "positive-gain"):
             for name in set(axes) - {*entry.at, entry.along}:
                 if len(axes[name]) > 1:
                     raise ConfigError(entry.what, f"at does not say which {name}", source)
 
 
+def _algorithm(table: Mapping[str, Any]) -> str:
+    return str(table.get("algorithm", {}).get("name", "fedast-d"))
+
+
 def _check_base(study: Study, tasks: Collection[str], source: str) -> None:
     """What the base or a value says holds in some cell: nothing is accepted and then ignored."""
     tables = [cell.table() for cell in study.cells()]
     for path, value in _leaves(study.config.base):
-        if not any(_at(table, path) == value for table in tables):
+        place, where = path, tables
+        if path[0] == "algorithms":
+            place, where = ("algorithm", *path[2:]), [t for t in tables if _algorithm(t) == path[1]]
+        if not any(_at(table, place) == value for table in where):
             key = ".".join(path)
             raise ConfigError(f"base.{key}", "every value of an axis says otherwise", source)
     for table in (study.base, *(value.set for axis in study.axes for value in axis.values)):

@@ -7,7 +7,7 @@ variances and keeps the allocation.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fedast.algorithms.fedast import buffer_size_for, least_requests
@@ -101,7 +101,7 @@ def theory(
             server_rate=spec.server_rate,
             staleness=stale,
         )
-        moving = _moving(config.algorithm, spec, specs)
+        moving = _moving(config.algorithm, spec, len(specs))
         work = _mean_work(config, timings[spec.name])
         found.append(
             TaskTheory(
@@ -148,14 +148,15 @@ def _check_assumptions(algorithm: AlgorithmConfig) -> None:
         )
 
 
-def _moving(algorithm: AlgorithmConfig, spec: TaskSpec, specs: Sequence[TaskSpec]) -> Moving | None:
+def _moving(algorithm: AlgorithmConfig, spec: TaskSpec, tasks: int) -> Moving | None:
     """With the dynamic option: from what Realloc leaves a task at least to all requests, which the
     last task has in the end."""
     if not isinstance(algorithm, FedASTDynamic):
         return None
-    total = sum(other.active_requests for other in specs)
+    total = algorithm.requests
+    assert total is not None  # it is resolved
     ratio = spec.active_requests / spec.buffer_size
-    least = total if len(specs) == 1 else min(spec.active_requests, least_requests(spec))
+    least = total if tasks == 1 else min(spec.active_requests, least_requests(spec))
     return Moving(
         min_buffer=buffer_size_for(least, ratio, spec.min_buffer_size),
         max_buffer=buffer_size_for(total, ratio, spec.min_buffer_size),

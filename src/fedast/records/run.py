@@ -14,6 +14,7 @@ from typing import Any
 from fedast.core.protocol import FinishReason, TaskName
 from fedast.records.events import finite
 from fedast.records.tally import Point, Tally
+from fedast.version import __version__
 
 SCHEMA = 1
 CONFIG, RESULT, CURVES, EVENTS = "config.toml", "result.json", "curves.csv", "events.jsonl"
@@ -62,6 +63,8 @@ class RunResult:
         default_factory=dict, repr=False, compare=False
     )
     """Reallocations by task, times and new numbers; of a run in this process only."""
+    fedast: str | None = field(default=None, compare=False)
+    """The version that made it; 0.1.0 did not say."""
 
     @property
     def reached_all(self) -> bool:
@@ -114,6 +117,7 @@ class RunResult:
             updates_per_second=tally.updates / wall_seconds if wall_seconds > 0 else 0.0,
             curves=curves,
             requests=requests,
+            fedast=__version__,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -125,6 +129,7 @@ class RunResult:
             "finish_time": self.finish_time,
             "wall_seconds": self.wall_seconds,
             "updates_per_second": self.updates_per_second,
+            **({} if self.fedast is None else {"fedast": self.fedast}),
         }
 
 
@@ -155,14 +160,15 @@ def claim_folder(folder: Path, *, overwrite: bool = False) -> None:
 
 
 def write_result(folder: Path, result: RunResult) -> None:
-    text = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
-    write_atomically(folder / RESULT, text)
+    """The curves, then the result: a folder that has the result is complete."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(("task", "time", "round", "accuracy", "loss"))
     for name, curve in result.curves.items():
         writer.writerows((name, p.time, p.round, p.accuracy, p.loss) for p in curve)
     write_atomically(folder / CURVES, table.getvalue())
+    text = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
+    write_atomically(folder / RESULT, text)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -196,5 +202,6 @@ def read_run(folder: Path) -> RunResult:
         finish_time=data["finish_time"],
         wall_seconds=data["wall_seconds"],
         updates_per_second=data["updates_per_second"],
+        fedast=data.get("fedast"),
         curves={name: tuple(points) for name, points in curves.items()},
     )

@@ -1,7 +1,7 @@
 """A study's runs, by cell and seed, and what can be read off them.
 
-A ``Chapter`` holds the axes of a study and the runs found for each cell; ``measures`` makes the
-rows of the table from it, a number or a claim of the paper beside ours.
+A ``Chapter`` holds the axes of a study and the runs found for each cell; ``rows`` makes the table
+from it, a number or a claim of the paper beside ours.
 """
 
 from __future__ import annotations

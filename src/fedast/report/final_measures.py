@@ -54,18 +54,19 @@ def final_value(task: TaskRecord) -> float | None:
     return task.result.final if task.diverged else task.final
 
 
-def _divergence(chapter: Chapter, claim: Claim) -> str:
-    """A remark, if a run of either side diverged."""
+def _divergence(chapter: Chapter, claim: Claim, *, counted: bool = False) -> str:
+    """A remark, if a run of either side diverged, and whether the verdict is without it."""
     counts = {key: chapter.diverged(key, claim.task) for key in sides(chapter, claim)}
-    return ", ".join(
+    text = ", ".join(
         f"{key[-1]}: {count} of {len(chapter.found(key))} runs diverged"
         for key, count in counts.items()
         if count
     )
+    return text + (", left out" if text and not counted else "")
 
 
 def _final_pairs(chapter: Chapter, claim: Claim) -> tuple[list[float], str, str, tuple[Key, Key]]:
-    """Differences by seed in points, both sides as text, a remark, the cells."""
+    """Differences by seed in points, both sides and the differences as text, the cells."""
     key, over = sides(chapter, claim)
     ours = every_run(chapter, key, final_value, claim.task)
     theirs = every_run(chapter, over, final_value, claim.task)
@@ -75,20 +76,49 @@ def _final_pairs(chapter: Chapter, claim: Claim) -> tuple[list[float], str, str,
         return with_spread(statistics.fmean(each), each, " %")
 
     differences = [100 * (a - b) for a, b in paired(ours, theirs)]
-    notes = (_divergence(chapter, claim), per_seed(differences))
     text = f"{per_cent(ours)} against {per_cent(theirs)}"
-    return differences, text, "; ".join(filter(None, notes)), (key, over)
+    return differences, text, per_seed(differences), (key, over)
+
+
+def _better(
+    chapter: Chapter,
+    claim: Claim,
+    of: Callable[[TaskRecord], float | None],
+    margin: float = 0.0,
+) -> tuple[Verdict, list[tuple[float, float]]]:
+    """Whether one side is better by a margin, and the pairs of values that say so.
+
+    A run in which a model diverged is worse than any, by no number that could be averaged: it is
+    left out, and must only not speak against the claim.
+    """
+    worth: list[dict[int, float]] = []
+    for side in sides(chapter, claim):
+        lost = {
+            seed: -math.inf
+            for seed, run in chapter.runs[side].items()
+            if any(task.diverged for name, task in run.tasks.items() if claim.task in (None, name))
+        }
+        worth.append(every_run(chapter, side, of, claim.task, without=lost) | lost)
+    pairs = paired(*worth)
+    known = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
+    verdict = above_zero([a - b - margin for a, b in known]) if known else "cannot be told"
+    if any(math.isinf(a) and math.isfinite(b) for a, b in pairs):
+        verdict = all_hold([verdict, "cannot be told"]) if known else "does not agree"
+    return verdict, known
 
 
 def equal_final(chapter: Chapter, claim: Claim) -> Finding:
     differences, text, note, cells = _final_pairs(chapter, claim)
-    return Finding(text, within(differences, 100 * claim.tolerance), cells, note)
+    notes = (_divergence(chapter, claim, counted=True), note)
+    verdict = within(differences, 100 * claim.tolerance)
+    return Finding(text, verdict, cells, "; ".join(filter(None, notes)))
 
 
 def higher_final(chapter: Chapter, claim: Claim) -> Finding:
-    differences, text, note, cells = _final_pairs(chapter, claim)
-    least = 100 * claim.tolerance
-    return Finding(text, above_zero([d - least for d in differences]), cells, note)
+    _, text, note, cells = _final_pairs(chapter, claim)
+    verdict, _ = _better(chapter, claim, lambda task: task.final, claim.tolerance)
+    notes = (_divergence(chapter, claim), note)
+    return Finding(text, verdict, cells, "; ".join(filter(None, notes)))
 
 
 def ceiling(chapter: Chapter, claim: Claim) -> Finding:
@@ -111,26 +141,18 @@ def ceiling(chapter: Chapter, claim: Claim) -> Finding:
 
 
 def lower_loss(chapter: Chapter, claim: Claim) -> Finding:
-    """Final losses; a model that diverged has the highest of all."""
+    def gain(task: TaskRecord) -> float | None:
+        return None if task.final_loss is None else -task.final_loss
 
-    def final_loss(task: TaskRecord) -> float | None:
-        return math.inf if task.diverged else task.final_loss
-
-    key, over = sides(chapter, claim)
-    ours = every_run(chapter, key, final_loss, claim.task)
-    theirs = every_run(chapter, over, final_loss, claim.task)
-    pairs = paired(ours, theirs)
-    known = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
-    lost = [math.copysign(1.0, b - a) for a, b in pairs if math.isinf(a) != math.isinf(b)]
-    # A loss beyond all numbers has no difference to average: it must only not speak against it.
-    verdict = above_zero([b - a for a, b in known]) if known else "cannot be told"
-    if any(sign < 0 for sign in lost):
-        verdict = "does not agree" if not known else all_hold([verdict, "cannot be told"])
-    text = " against ".join(
-        f"{statistics.fmean(side):.2f}" for side in zip(*known, strict=True)
-    ) if known else "no finite loss"  # fmt: skip
-    notes = (_divergence(chapter, claim), per_seed([b - a for a, b in known], digits=2))
-    return Finding(text, verdict, (key, over), "; ".join(filter(None, notes)))
+    verdict, known = _better(chapter, claim, gain)
+    if not known:
+        return Finding(
+            "every pair diverged", verdict, sides(chapter, claim), _divergence(chapter, claim)
+        )
+    ours, theirs = (statistics.fmean(side) for side in zip(*known, strict=True))
+    notes = (_divergence(chapter, claim), per_seed([a - b for a, b in known], digits=2))
+    text = f"{-ours:.2f} against {-theirs:.2f}"
+    return Finding(text, verdict, sides(chapter, claim), "; ".join(filter(None, notes)))
 
 
 def _swings(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedast.records.compact import TaskRecord
@@ -87,10 +87,16 @@ def others(chapter: Chapter, key: Key) -> str:
 
 
 def every_run(
-    chapter: Chapter, key: Key, of: Callable[[TaskRecord], float | None], task: str | None
+    chapter: Chapter,
+    key: Key,
+    of: Callable[[TaskRecord], float | None],
+    task: str | None,
+    *,
+    without: Collection[int] = (),
 ) -> dict[int, float]:
-    """Values by seed; ``Unreached`` if a run has none."""
+    """Values by seed, but for those ``without``; ``Unreached`` if another run has none."""
     values, runs = chapter.values(key, of, task), chapter.found(key)
-    if len(values) < len(runs):
-        raise Unreached(f"no value in {len(runs) - len(values)} of {len(runs)} runs", key)
-    return values
+    short = chapter.runs[key].keys() - values.keys() - set(without)
+    if short:
+        raise Unreached(f"no value in {len(short)} of {len(runs)} runs", key)
+    return {seed: value for seed, value in values.items() if seed not in without}

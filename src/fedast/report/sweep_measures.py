@@ -84,10 +84,10 @@ def _judge_best(
     note = listed(best, theirs)
     if theirs not in able:
         note += f"; {theirs} did not get there"
-    if theirs == best:
-        return Finding(best, "agrees", cells, note, seeds=seeds)
     if seeds < 2:
         return Finding(best, "cannot be told", cells, f"{note}; one seed", seeds=seeds)
+    if theirs == best:
+        return Finding(best, "agrees", cells, note, seeds=seeds)
     better = {
         label: [values[label][seed] - values[theirs][seed] for seed in sorted(values[theirs])]
         for label in able

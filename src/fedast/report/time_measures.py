@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 
 from fedast.report.chapter import Chapter, Claim, Key, Missing, Unreached
@@ -18,7 +17,14 @@ from fedast.report.findings import (
     spread,
     with_spread,
 )
-from fedast.report.verdicts import above_zero, all_hold, rising, within
+from fedast.report.verdicts import (
+    Verdict,
+    above_zero,
+    all_above_zero,
+    all_hold,
+    rising,
+    within,
+)
 
 
 def time(chapter: Chapter, claim: Claim) -> Finding:
@@ -35,7 +41,11 @@ def time(chapter: Chapter, claim: Claim) -> Finding:
 
 def gain(chapter: Chapter, claim: Claim) -> Finding:
     key, over = sides(chapter, claim)
-    gain, each = chapter.gains(key, over, claim.task)
+    try:
+        gain, each = chapter.gains(key, over, claim.task)
+    except Unreached as short:
+        mine = None not in chapter.times(key, claim.task).values()
+        return Finding(str(short), "cannot be told" if mine else "does not agree", short.cells)
     verdict, note = against(claim, gain, spread(each), len(each) - 1, len(each))
     return Finding(with_spread(gain, each, " %"), verdict, (key, over), note)
 
@@ -61,21 +71,27 @@ def _all_gains(
 
 
 def largest_gain(chapter: Chapter, claim: Claim) -> Finding:
-    """The largest of many: which cell that is, is chance too, so its own few seeds say too little
-    about how uncertain it is. The deviation is that of all cells together."""
+    """The largest of many: which cell that is, is chance too, so the deviation is not that of the
+    cell, but of each seed's own largest gain."""
     gains, cells = _all_gains(chapter, claim)
     best = max(gains, key=lambda key: gains[key][0])
     gain, each = gains[best]
-    known = [values for _, values in gains.values() if len(values) > 1]
-    freedom = sum(len(values) - 1 for values in known)
-    squares = sum((len(values) - 1) * statistics.variance(values) for values in known)
-    pooled = math.sqrt(squares / freedom) if freedom else None
-    verdict, note = against(claim, gain, pooled, freedom, len(each))
+    by_seed: dict[int, list[float]] = {}
+    for key, (_, values) in gains.items():
+        for seed, value in zip(_gain_seeds(chapter, claim, key), values, strict=True):
+            by_seed.setdefault(seed, []).append(value)
+    largest = [max(values) for values in by_seed.values()]
+    verdict, note = against(claim, gain, spread(largest), len(largest) - 1, len(each))
     names = others(chapter, best)
-    if pooled is not None and len(gains) > 1:
-        note += f" (by the deviation of all {len(gains)} cells, {pooled:.1f})"
     note = f"at {names}; {note}" if names else note
     return Finding(with_spread(gain, each, " %"), verdict, cells, note)
+
+
+def _gain_seeds(chapter: Chapter, claim: Claim, key: Key) -> list[int]:
+    """The seeds of a cell's gains, in their order."""
+    labels = dict(zip((axis.name for axis in chapter.axes), key, strict=True))
+    over = chapter.cell({**labels, **claim.over})
+    return sorted(chapter.runs[key].keys() & chapter.runs[over].keys())
 
 
 def growing_gain(chapter: Chapter, claim: Claim) -> Finding:
@@ -86,7 +102,7 @@ def growing_gain(chapter: Chapter, claim: Claim) -> Finding:
         key = chapter.cell({**claim.at, axis.name: label})
         over = chapter.cell({**claim.at, axis.name: label, **claim.over})
         means.append(chapter.gains(key, over)[0])
-        seeds = sorted(chapter.runs[key].keys() & chapter.runs[over].keys())
+        seeds = _gain_seeds(chapter, claim, key)
         by_seed.append(dict(zip(seeds, chapter.gains(key, over)[1], strict=True)))
         cells += [key, over]
     text = ", ".join(f"{label}: {gain:.1f} %" for label, gain in zip(labels, means, strict=True))
@@ -110,20 +126,38 @@ def _ranked(chapter: Chapter, claim: Claim) -> tuple[dict[Key, dict[int, float]]
     return times, ", ".join(texts)
 
 
+def _sooner(chapter: Chapter, one: Key, other: Key, factor: float = 1.0) -> Verdict:
+    """Whether one side is done before the other, by a factor.
+
+    Where only the other missed its target, the time until which it did is a bound that counts;
+    where only the one did, that speaks against it; where both did, nothing is known.
+    """
+    missed = [
+        {seed for seed, time in chapter.times(key).items() if time is None} for key in (one, other)
+    ]
+    seeds = sorted(chapter.runs[one].keys() & chapter.runs[other].keys())
+    if not seeds:
+        raise Missing("a seed that both have")
+    mine, theirs = chapter.at_least(one), chapter.at_least(other)
+    known = [theirs[seed] - factor * mine[seed] for seed in seeds if seed not in missed[0]]
+    lost = [seed for seed in seeds if seed in missed[0] - missed[1]]
+    if not known:
+        return "does not agree" if lost else "cannot be told"
+    verdict = above_zero(known)
+    return verdict if len(known) == len(seeds) else all_hold([verdict, "cannot be told"])
+
+
 def first(chapter: Chapter, claim: Claim) -> Finding:
     times, text = _ranked(chapter, claim)
-    mine, *others = times.values()
-    verdict = all_hold(above_zero([b - a for a, b in paired(mine, other)]) for other in others)
+    mine, *others = times
+    verdict = all_hold(_sooner(chapter, mine, other) for other in others)
     return Finding(text, verdict, tuple(times))
 
 
 def last(chapter: Chapter, claim: Claim) -> Finding:
     times, text = _ranked(chapter, claim)
-    mine, *others = times.values()
-    factor = 1 + claim.tolerance
-    verdict = all_hold(
-        above_zero([a - factor * b for a, b in paired(mine, other)]) for other in others
-    )
+    mine, *others = times
+    verdict = all_hold(_sooner(chapter, other, mine, 1 + claim.tolerance) for other in others)
     return Finding(text, verdict, tuple(times))
 
 
@@ -133,6 +167,8 @@ def similar(chapter: Chapter, claim: Claim) -> Finding:
     verdict = all_hold(
         within([b / a - 1 for a, b in paired(mine, other)], claim.tolerance) for other in others
     )
+    if any(None in chapter.times(key).values() for key in times):
+        verdict = all_hold([verdict, "cannot be told"])
     return Finding(text, verdict, tuple(times))
 
 
@@ -163,13 +199,22 @@ def positive_gain(chapter: Chapter, claim: Claim) -> Finding:
     gains, cells = _all_gains(chapter, claim)
     worst = min(gains, key=lambda key: gains[key][0])
     gain, each = gains[worst]
-    verdicts = {key: above_zero(values) for key, (_, values) in gains.items()}
+    verdicts = dict(
+        zip(gains, all_above_zero([values for _, values in gains.values()]), strict=True)
+    )
+    for key, over in zip(cells[::2], cells[1::2], strict=True):
+        both_run = chapter.runs.get(key) and chapter.runs.get(over)
+        if key not in gains and both_run:  # a target was missed
+            verdicts[key] = _sooner(chapter, key, over)
     open_cells = [key for key, verdict in verdicts.items() if verdict == "cannot be told"]
     note = f"at {others(chapter, worst)}"
     if open_cells:
         note += "; cannot be told at " + " and ".join(others(chapter, k) for k in open_cells)
+    missed = [key for key in verdicts if key not in gains]
+    if missed:
+        note += "; a target was missed at " + " and ".join(others(chapter, k) for k in missed)
     refuted = any(
-        verdict == "does not agree" and len(gains[key][1]) >= chapter.seeds
+        verdict == "does not agree" and len(chapter.runs[key]) >= chapter.seeds
         for key, verdict in verdicts.items()
     )
     return Finding(

@@ -9,9 +9,9 @@ of ``k`` runs is taken to scatter like ours (the paper gives no deviations). Ins
 agrees; inside but further off, it cannot be told; outside, it does not agree.
 
 A *claim* is made of differences that shall be above zero, or within a tolerance. One that holds
-by more than seeds explain agrees, one that fails by more than they explain does not, and the rest
-cannot be told. Where the best of several is picked first, the level is shared out among all that
-could have been picked (Bonferroni).
+by more than seeds explain (one-sided, 95 %) agrees, one that fails by more than they explain does
+not, and the rest cannot be told. Where one of several is picked first, the level is shared out
+among all that could have been picked (Bonferroni).
 """
 
 from __future__ import annotations
@@ -89,13 +89,34 @@ def above_zero(differences: Sequence[float], *, among: int = 1) -> Verdict:
 
 def within(differences: Sequence[float], tolerance: float) -> Verdict:
     """Whether a difference that shall be small is, over seeds."""
-    noise = explained(differences)
+    noise = explained(differences, sides=1)
     if noise is None:
         return "cannot be told"
     mean = abs(statistics.fmean(differences))
-    if mean <= tolerance:
+    if mean + noise <= tolerance:
         return "agrees"
     return "does not agree" if mean - noise > tolerance else "cannot be told"
+
+
+def all_above_zero(groups: Sequence[Sequence[float]]) -> list[Verdict]:
+    """For each of several groups that shall all be positive.
+
+    That one of them fails is told by the deviation of all together, since a few seeds say little
+    about that of one, and at a level shared out among them.
+    """
+    known = [values for values in groups if len(values) > 1]
+    freedom = sum(len(values) - 1 for values in known)
+    squares = sum((len(values) - 1) * statistics.variance(values) for values in known)
+    found: list[Verdict] = []
+    for values in groups:
+        verdict = above_zero(values)
+        if verdict != "agrees" and freedom:
+            error = math.sqrt(squares / freedom / len(values))
+            noise = quantile(freedom, sides=1, among=len(groups)) * error
+            worst = statistics.fmean(values) + noise
+            verdict = "does not agree" if worst < 0 or worst == noise == 0 else "cannot be told"
+        found.append(verdict)
+    return found
 
 
 def all_hold(verdicts: Iterable[Verdict]) -> Verdict:
@@ -119,9 +140,9 @@ def rising(columns: Sequence[Sequence[float]]) -> Verdict:
         for a, b in itertools.pairwise(columns)
     ]
     down = [above_zero([-value for value in step], among=len(steps)) for step in steps]
-    if "agrees" in down:
-        return "does not agree"
     overall = above_zero([b - a for a, b in zip(columns[0], columns[-1], strict=True)])
+    if "agrees" in down or overall == "does not agree":
+        return "does not agree"
     means = [statistics.fmean(column) for column in columns]
     monotone = all(a <= b for a, b in itertools.pairwise(means))
     return "agrees" if monotone and overall == "agrees" else "cannot be told"

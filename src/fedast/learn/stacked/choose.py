@@ -15,6 +15,7 @@ from fedast.learn.stacked.general import GeneralNet
 from fedast.learn.stacked.layers import is_hooked, layered
 from fedast.learn.stacked.lstm import CharLSTMNet
 from fedast.learn.stacked.net import Descent, Layout, Net, Precision, Unstackable
+from fedast.learn.task import OutOfMemory
 from fedast.learn.trainer import Workbench, seeded
 
 _log = logging.getLogger(__name__)
@@ -133,8 +134,8 @@ def _arrives(build: Build, bench: Workbench, precision: Precision) -> bool:
         alone.load(base[None])
         alone.step(inputs[None, :2].clone(), labels[None, :2])
         moved_by = torch.cat([moved_by, alone.read() - base])
-    except torch.OutOfMemoryError:
-        raise  # which says nothing about the net
+    except torch.OutOfMemoryError as error:  # which says nothing about the net
+        raise OutOfMemory(f"task {bench.task.name!r}: out of memory ({error})") from None
     except Exception as error:  # whatever a module that cannot be mapped raises
         _log.info("task %r: stacked copies: %s", bench.task.name, error)
         return False
