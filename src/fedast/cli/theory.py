@@ -56,8 +56,8 @@ def _print(console: Console, found: Theory, problem: Problem, rounds: int) -> No
         "Time of a round: the paper's model and the simulator (training switched off)",
         ("task", "mean work", "b/(Rλ)", "simulated", "mean staleness"),
         f"synchronous round: H_ΣR/λ = {found.model_sync:.1f}, simulated {found.simulated_sync:.1f} "
-        f"waiting for all, {found.simulated_sync_first_k:.1f} for the first {found.first_k} of "
-        "each task",
+        f"waiting for all, {found.simulated_sync_first_k:.1f} as configured for sync-st (first_k = "
+        f"{found.first_k})",
     )
     for task in found.tasks:
         setting, limit = task.setting, task.conditions
