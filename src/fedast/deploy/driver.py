@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias, assert_never, final
 
+from fedast.core.delivery import deliver
 from fedast.core.protocol import (
     Accept,
     Aggregate,
@@ -146,18 +148,11 @@ class Driver:
             if self.asked.pop((event.task, event.round), 0) == 0:
                 return []  # it is answered already
             self._observer.evaluated(now, event)
-        waiting: list[Event] = [event]
-        for event in waiting:  # answers join the end of the list
-            for command in self._algorithm.handle(event):
-                self._observer.commanded(now, command)
-                answer = self._execute(command, effects)
-                if answer is not None:
-                    waiting.append(answer)
-                    if isinstance(answer, Evaluated):
-                        self._observer.evaluated(now, answer)
+        execute = partial(self._execute, effects)
+        deliver(event, now, self._algorithm, execute, self._observer)
         return effects
 
-    def _execute(self, command: Command, effects: list[Effect]) -> Event | None:
+    def _execute(self, effects: list[Effect], command: Command) -> Event | None:
         match command:
             case Dispatch():
                 send = Send(command.request, command.task, command.client, command.version)

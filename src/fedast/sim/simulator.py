@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never, final
 
+from fedast.core.delivery import deliver
 from fedast.core.protocol import (
     Accept,
     Aggregate,
@@ -212,16 +213,7 @@ class Simulator:
     # --- what the algorithm commands ---------------------------------------------------
 
     def _deliver(self, event: Event) -> None:
-        now = self._clock.now
-        waiting = [event]
-        for event in waiting:  # answers join the end of the list
-            for command in self._algorithm.handle(event):
-                self._observer.commanded(now, command)
-                answer = self._execute(command)
-                if answer is not None:
-                    waiting.append(answer)
-                    if isinstance(answer, Evaluated):
-                        self._observer.evaluated(now, answer)
+        deliver(event, self._clock.now, self._algorithm, self._execute, self._observer)
 
     def _execute(self, command: Command) -> Event | None:
         match command:
