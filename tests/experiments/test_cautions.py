@@ -153,6 +153,10 @@ def test_the_default_ratio_is_the_papers_unless_buffers_would_be_too_small() -> 
     assert resolved(D, "algorithm.requests=2") == (32.0, [1, 1])
     nobuffer = "algorithm.name=fedast-nobuffer"
     assert resolved(nobuffer, "algorithm.requests=24") == (32.0, [1, 1])
+    table = tomllib.loads(BASE)
+    apply_settings(table, (nobuffer, "algorithm.requests=48"))
+    every = [task.evaluate_every for task in resolve(parse(table)).tasks]
+    assert every == [3, 3], "4 R / 32, whatever buffers would be by default"
     # a median has at least the three updates that it needs
     assert resolved(D, "algorithm.requests=24", "tasks.0.combining=median") == (32.0, [3, 2])
 

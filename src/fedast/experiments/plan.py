@@ -252,5 +252,5 @@ def _evaluate_every(algorithm: AlgorithmConfig, goal: Goal, requests: int) -> in
         return algorithm.evaluate_every
     usual = goal.evaluate_hint or algorithm.evaluate_every
     if isinstance(algorithm, FedASTNoBuffer):
-        return max(1, round(usual * requests / ratio_of(algorithm, requests)))
+        return max(1, round(usual * requests / (algorithm.ratio or USUAL_RATIO)))
     return usual
