@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import statistics
 
-from fedast.experiments.config import ActiveCap, Always, AvailabilityConfig, Bernoulli, SyncST
-from fedast.experiments.study import find_studies
-from fedast.experiments.theory import mean_sync_round
+from fedast.config.schema import ActiveCap, Always, AvailabilityConfig, Bernoulli, SyncST
+from fedast.reproduce.study import find_studies
+from fedast.run.theory import mean_sync_round
 
 PHASES = {
     "all four tasks": ("mnist", "fashion-mnist", "cifar10", "shakespeare"),

@@ -47,7 +47,7 @@ def task(name: str, width: int) -> Task:
         test=test,
         partition=parts,
         size=width / 100,  # how long a step takes, relative to other tasks
-        training=Training(local_steps=10, batch_size=20, client_rate=0.3),
+        training=Training(local_steps=10, batch_size=20, client_lr=0.3),
         goal=Goal(target=0.93, max_time=400.0),
     )
 
@@ -55,7 +55,7 @@ def task(name: str, width: int) -> Task:
 def main() -> None:
     outcome = simulate(
         [task("narrow", 16), task("wide", 64)],
-        FedASTDynamic(requests=24, ratio=6.0, server_rate=0.5),
+        FedASTDynamic(requests=24, ratio=6.0, server_lr=0.5),
         Simulation(clients=CLIENTS),
         seed=1,
     )

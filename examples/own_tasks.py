@@ -35,7 +35,7 @@ def diabetes(clients: int, seed: int, *, points: int = 40) -> Task:
         partition=iid(train, clients, points, np.random.default_rng(seed)),
         metric="rmse",
         size=0.05,
-        training=Training(local_steps=8, batch_size=10, client_rate=0.05),
+        training=Training(local_steps=8, batch_size=10, client_lr=0.05),
         goal=Goal(target=0.75),
     )
 
@@ -76,6 +76,6 @@ def manual(clients: int, seed: int, *, width: int = 256, alpha: float = 0.5) -> 
         test=test,
         partition=dirichlet(labels, clients, 40, alpha, np.random.default_rng(seed)),
         size=0.1,
-        training=Training(local_steps=8, batch_size=10, client_rate=0.3),
+        training=Training(local_steps=8, batch_size=10, client_lr=0.3),
         goal=Goal(target=0.6),
     )

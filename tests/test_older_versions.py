@@ -18,16 +18,16 @@ from click.testing import CliRunner
 
 import fedast
 from fedast.cli.main import cli
-from fedast.deploy.agent import Agent
-from fedast.deploy.memory import Hub, MemoryClient, MemoryServer
-from fedast.deploy.transport import Uploaded
-from fedast.experiments.federate import Federation, LocalTraining
-from fedast.experiments.load import load
-from fedast.experiments.reproduce import jobs_of, stored_runs
-from fedast.experiments.resolve import resolve
-from fedast.experiments.run import resume
-from fedast.experiments.study import find_studies
-from tests.deploy.support import audit, events
+from fedast.config.load import load
+from fedast.config.resolve import resolve
+from fedast.federation.agent import Agent
+from fedast.federation.memory import Hub, MemoryClient, MemoryServer
+from fedast.federation.transport import Uploaded
+from fedast.reproduce.reproduce import jobs_of, stored_runs
+from fedast.reproduce.study import find_studies
+from fedast.run.execute import resume
+from fedast.run.federate import Federation, LocalTraining
+from tests.federation.support import audit, events
 
 FIRST = Path(__file__).parent / "fixtures" / "v0.1.0"
 MEASURED = ("accuracy", "loss")

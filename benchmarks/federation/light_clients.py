@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedast.deploy import wire
-from fedast.deploy.nats import NatsClient, inbox
-from fedast.deploy.nats_connection import Credentials, connect
-from fedast.deploy.setup import client_name
+from fedast.federation import wire
+from fedast.federation.nats.connection import Credentials, connect
+from fedast.federation.nats.setup import client_name
+from fedast.federation.nats.transport import NatsClient, inbox
 
 TASKS = ("a", "b", "c", "d")
 models: dict[str, int] = {}

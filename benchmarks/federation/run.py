@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedast.deploy import wire
-from fedast.deploy.nats import order
-from fedast.deploy.nats_connection import Credentials
-from fedast.deploy.setup import CONTROL, SERVER, Layout, initialise
+from fedast.federation import wire
+from fedast.federation.nats.connection import Credentials
+from fedast.federation.nats.setup import CONTROL, SERVER, Layout, initialise
+from fedast.federation.nats.transport import order
 
 HERE = Path(__file__).parent
 CONFIG = """
@@ -32,7 +32,7 @@ path = ["{here}"]
 name = "fedast-s"
 requests = {requests}
 ratio = 16
-server_rate = 0.1
+server_lr = 0.1
 
 [simulation]
 clients = {clients}

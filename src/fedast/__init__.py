@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 from fedast.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fedast.experiments.config import (
+    from fedast.aggregation.settings import (
+        Adaptive,
+        Calibration,
+        Combining,
+        Momentum,
+        Plain,
+        ServerSide,
+    )
+    from fedast.config.errors import ConfigError, ConfigWarning
+    from fedast.config.schema import (
         ActiveCap,
         Always,
         Bernoulli,
@@ -35,22 +44,13 @@ if TYPE_CHECKING:
         Trace,
         Uniform,
     )
-    from fedast.experiments.load import ConfigError, ConfigWarning
-    from fedast.experiments.simulate import Outcome, simulate
-    from fedast.learn.partition import dirichlet, iid, power_law, shards
-    from fedast.learn.points import Arrays, Windows
-    from fedast.learn.server.settings import (
-        Adaptive,
-        Calibration,
-        Combining,
-        Momentum,
-        Plain,
-        ServerSide,
-    )
-    from fedast.learn.task import Allocation, Goal, Task, Training
+    from fedast.run.simulate import Outcome, simulate
+    from fedast.tasks.dataset import Arrays, Windows
+    from fedast.tasks.partitions import dirichlet, iid, power_law, shards
+    from fedast.tasks.task import Allocation, Goal, Task, Training
 
 _HOMES = {
-    "fedast.experiments.config": (
+    "fedast.config.schema": (
         "ActiveCap",
         "Always",
         "Bernoulli",
@@ -73,11 +73,11 @@ _HOMES = {
         "Trace",
         "Uniform",
     ),
-    "fedast.experiments.load": ("ConfigError", "ConfigWarning"),
-    "fedast.experiments.simulate": ("Outcome", "simulate"),
-    "fedast.learn.partition": ("dirichlet", "iid", "power_law", "shards"),
-    "fedast.learn.points": ("Arrays", "Windows"),
-    "fedast.learn.server.settings": (
+    "fedast.config.errors": ("ConfigError", "ConfigWarning"),
+    "fedast.run.simulate": ("Outcome", "simulate"),
+    "fedast.tasks.partitions": ("dirichlet", "iid", "power_law", "shards"),
+    "fedast.tasks.dataset": ("Arrays", "Windows"),
+    "fedast.aggregation.settings": (
         "Adaptive",
         "Calibration",
         "Combining",
@@ -85,7 +85,7 @@ _HOMES = {
         "Plain",
         "ServerSide",
     ),
-    "fedast.learn.task": ("Allocation", "Goal", "Task", "Training"),
+    "fedast.tasks.task": ("Allocation", "Goal", "Task", "Training"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedast.config import schema as cfg
 from fedast.core.protocol import (
     Command,
     Evaluated,
@@ -23,8 +24,7 @@ from fedast.core.protocol import (
     UpdateArrived,
     VariancesMeasured,
 )
-from fedast.experiments import config as cfg
-from fedast.experiments.build import build_algorithm
+from fedast.run.build import build_algorithm
 from tests.support import Books, ScriptedPool, snapshot
 
 VARIANTS: dict[str, cfg.AlgorithmConfig] = {

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedast.algorithms.allocation import ALLOCATION_RULES
 from fedast.algorithms.fedast import RATIO_LIMIT, FedAST, buffer_size_for
-from fedast.algorithms.weighting import WEIGHTINGS
 from fedast.core.protocol import (
     Accept,
     Aggregate,
@@ -205,13 +205,13 @@ def reallocated(weighting: str, variances: dict[str, float]) -> Reallocate:
     """
     _, books = start(
         TaskSpec(
-            "a", active_requests=24, buffer_size=3, server_rate=0.1, client_rate=0.1, local_steps=4
+            "a", active_requests=24, buffer_size=3, server_lr=0.1, client_lr=0.1, local_steps=4
         ),
         TaskSpec(
-            "b", active_requests=24, buffer_size=3, server_rate=0.4, client_rate=0.2, local_steps=2
+            "b", active_requests=24, buffer_size=3, server_lr=0.4, client_lr=0.2, local_steps=2
         ),
         dynamic=True,
-        weighting=WEIGHTINGS[weighting],
+        weighting=ALLOCATION_RULES[weighting],
         variance_window=2,
         period=0.5,
     )

@@ -13,8 +13,8 @@ from hypothesis.stateful import (
     rule,
 )
 
+from fedast.algorithms.allocation import ALLOCATION_RULES
 from fedast.algorithms.fedast import FedAST
-from fedast.algorithms.weighting import WEIGHTINGS
 from fedast.core.protocol import (
     Accept,
     Command,
@@ -55,7 +55,7 @@ class FedASTMachine(RuleBasedStateMachine):
         cap=st.one_of(st.none(), st.integers(1, 10)),
         max_staleness=st.one_of(st.none(), st.integers(0, 3)),
         max_rounds=st.one_of(st.none(), st.integers(1, 5)),
-        weighting=st.sampled_from([*WEIGHTINGS]),
+        weighting=st.sampled_from([*ALLOCATION_RULES]),
     )
     def begin(
         self,
@@ -86,7 +86,7 @@ class FedASTMachine(RuleBasedStateMachine):
             Stream.of(seed, "control"),
             dynamic=self.dynamic,
             buffered=self.buffered,
-            weighting=WEIGHTINGS[weighting],
+            weighting=ALLOCATION_RULES[weighting],
             variance_window=2,
             period=0.3,
             max_staleness=max_staleness,

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from fedast.algorithms.allocation import shares, uniform
 from fedast.algorithms.fedast import FedAST
 from fedast.algorithms.selection import LossSelection, Selection, SpeedSelection, draw
 from fedast.algorithms.sync_st import RandomPartition
-from fedast.algorithms.weighting import shares, uniform
 from fedast.core.protocol import Dispatch, Started, TaskSpec, UpdateArrived
 from fedast.core.streams import Stream
 from tests.support import ScriptedPool

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_cli import fedast, refused
-from tests.learn.test_datasets import tiny_mnist
+from tests.tasks.test_sources import tiny_mnist
 
 
 @pytest.fixture
@@ -73,4 +73,4 @@ def test_a_run_uses_what_is_cached(cache: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["tasks"]["mnist"]["rounds"] == 2
     whole = fedast("validate", str(path), "--resolved").stdout
     assert "target = 0.96" in whole
-    assert "client_rate = 0.2" in whole, "synchronous"
+    assert "client_lr = 0.2" in whole, "synchronous"

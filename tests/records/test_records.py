@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fedast.cli.tables import saturation_warnings
 from fedast.records import compact, toml
 from fedast.records.compact import CompactRun
+from fedast.records.metrics import Point
 from fedast.records.run import (
     RunResult,
     TaskResult,
@@ -21,7 +22,6 @@ from fedast.records.run import (
     read_run,
     write_result,
 )
-from fedast.records.tally import Point
 
 scalars = st.one_of(
     st.booleans(),

@@ -23,9 +23,9 @@ from fedast.algorithms.sync_st import RandomPartition, RoundRobin
 from fedast.algorithms.sync_ucb_st import UpperConfidenceBounds
 from fedast.core.protocol import Algorithm, Observers, StopReason, TaskName, TaskSpec
 from fedast.core.streams import Stream
-from fedast.learn.port import Evaluation, Learner, NoLearning
+from fedast.learner.protocol import Evaluation, Learner, NoLearning
 from fedast.records.events import EventLog
-from fedast.records.tally import Tally
+from fedast.records.metrics import RunMetrics
 from fedast.sim.availability import ActiveCap, Always, SimulatedPool, Trace
 from fedast.sim.clock import Clock
 from fedast.sim.delays import ShiftedExponential, Speeds, Timing
@@ -84,7 +84,7 @@ def simulate(
         ShiftedExponential(),
         Speeds(CLIENTS, (1.3, 1.0, 0.7), (0.25, 0.5, 0.25), seed),
         {spec.name: Timing(spec.name, 9, 0.2) for spec in (*specs, *later)},
-        Observers((Tally((*specs, *later)), EventLog(log))),
+        Observers((RunMetrics((*specs, *later)), EventLog(log))),
         seed=seed,
         loss_rate=loss_rate,
         timers=timers,

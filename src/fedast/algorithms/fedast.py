@@ -25,9 +25,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import assert_never, final
 
+from fedast.algorithms.allocation import AllocationRule, plain
 from fedast.algorithms.selection import Selection, draw
 from fedast.algorithms.staleness import Weight
-from fedast.algorithms.weighting import Weighting, plain
 from fedast.core.apportion import apportion
 from fedast.core.ledger import Ledger
 from fedast.core.progress import Progress
@@ -131,7 +131,7 @@ class FedAST:
         *,
         dynamic: bool = True,
         buffered: bool = True,
-        weighting: Weighting = plain,
+        weighting: AllocationRule = plain,
         variance_window: int = 8,
         period: float = 0.75,
         weight: Weight | None = None,

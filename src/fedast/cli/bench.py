@@ -12,11 +12,11 @@ from rich.console import Console
 
 from fedast.cli.running import load_resolved, prepare_data
 from fedast.cli.tables import new_table
-from fedast.experiments import bench
-from fedast.experiments.build import build_tasks, check_inputs, settle_compute
-from fedast.experiments.config import Compute
-from fedast.experiments.load import ConfigError
-from fedast.learn.processes import can_fork
+from fedast.config.errors import ConfigError
+from fedast.config.schema import Compute
+from fedast.run import bench
+from fedast.run.build import build_tasks, check_inputs, resolve_compute
+from fedast.training.processes import can_fork
 
 
 def run_bench(
@@ -42,13 +42,13 @@ def run_bench(
         compute = Compute.model_validate(
             {k: v for k, v in (("device", device), ("precision", precision)) if v is not None}
         )
-        compute = settle_compute(compute)
+        compute = resolve_compute(compute)
         tasks = bench.paper_shapes()
     else:
         config = load_resolved(path, settings, device=device, precision=precision)
         check_inputs(config)
         prepare_data([config], offline=False)
-        compute = settle_compute(config.compute)
+        compute = resolve_compute(config.compute)
         tasks = build_tasks(config)
     if "processes" in trainers and not can_fork():
         raise ConfigError("--trainer", "processes need a system that forks, without a GPU")

@@ -15,7 +15,7 @@ import click
 from pydantic import BaseModel
 from rich.console import Console
 
-from fedast.experiments.config import (
+from fedast.config.schema import (
     ALGORITHMS,
     AVAILABILITY,
     DELAYS,
@@ -23,8 +23,8 @@ from fedast.experiments.config import (
     CalibrationConfig,
     CombiningConfig,
 )
-from fedast.learn.own import plugins
-from fedast.learn.presets import PRESETS
+from fedast.tasks.own import plugins
+from fedast.tasks.presets import PRESETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def reference() -> str:
         '`server_step = { rule = "momentum", beta = 0.5 }`; so too `combining` and `calibration`.',
     ]
     for module in ("stepping", "combining", "calibration"):
-        text = inspect.getdoc(import_module(f"fedast.learn.server.{module}")) or ""
+        text = inspect.getdoc(import_module(f"fedast.aggregation.{module}")) or ""
         lines += ["", *text.splitlines()]
         for entry in entries("server"):
             if entry.name.startswith(("server_step", module)[module != "stepping"]):

@@ -21,11 +21,12 @@ from rich.progress import (
 )
 
 from fedast.cli.tables import new_table
-from fedast.experiments.load import ConfigError, nearest
-from fedast.learn.data import cache
-from fedast.learn.data.cache import DataError, Stored
-from fedast.learn.data.datasets import DATASETS, fetch, load
-from fedast.learn.paper_tasks import ImageOptions, deal
+from fedast.config.errors import ConfigError
+from fedast.config.load import nearest
+from fedast.tasks.data import cache
+from fedast.tasks.data.cache import DataError, Stored
+from fedast.tasks.data.sources import DATASETS, fetch, load
+from fedast.tasks.paper import ImageOptions, deal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -158,8 +159,8 @@ def show_one(name: str, options: ImageOptions, clients: int, seed: int, out: str
 
 
 def _text(stored: Stored, title: str) -> Figure:
-    from fedast.learn.data.shakespeare import ALPHABET, windows
     from fedast.report import datasets as report
+    from fedast.tasks.data.shakespeare import ALPHABET, windows
 
     starts, codes = np.array(stored.array("starts")), stored.array("codes")
     names = [str(name) for name in stored.array("names")]

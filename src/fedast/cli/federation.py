@@ -23,10 +23,13 @@ from fedast.cli.live import LineView, LiveView
 from fedast.cli.processes import Processes
 from fedast.cli.running import load_resolved
 from fedast.cli.tables import result_table
-from fedast.deploy import wire
-from fedast.deploy.agent import Agent
-from fedast.deploy.keys import name_of
-from fedast.deploy.nats import (
+from fedast.config.errors import ConfigError
+from fedast.federation import wire
+from fedast.federation.agent import Agent
+from fedast.federation.keys import name_of
+from fedast.federation.nats.connection import Credentials, connect
+from fedast.federation.nats.setup import CONTROL, SERVER, Layout, client_name, initialise
+from fedast.federation.nats.transport import (
     CONTROL_INBOX,
     SERVER_INBOX,
     NatsClient,
@@ -34,10 +37,7 @@ from fedast.deploy.nats import (
     inbox,
     order,
 )
-from fedast.deploy.nats_connection import Credentials, connect
-from fedast.deploy.setup import CONTROL, SERVER, Layout, client_name, initialise
-from fedast.deploy.transport import TransportError
-from fedast.experiments.load import ConfigError
+from fedast.federation.transport import TransportError
 from fedast.records.run import RESULT, RunResult, read_run
 
 for noisy in ("nats", "asyncio"):  # they warn of what is normal with TLS
@@ -89,7 +89,7 @@ def init(
     if nodes and hosts:
         raise ConfigError("--host", "the nodes of a cluster are known by the names of --node")
     if config is None:
-        text = (files("fedast.experiments") / "federation.toml").read_text()
+        text = (files("fedast.run") / "federation.toml").read_text()
         text = text.replace("CLIENTS", str(clients)).replace("REQUESTS", str(2 * clients))
         if nodes:
             text = text.replace("[federation]\n", f"[federation]\nreplicas = {len(nodes)}\n")
@@ -298,7 +298,7 @@ def serve(
     log_file: str | None = None,
     clients: Sequence[int] | None = None,
 ) -> None:
-    from fedast.experiments.federate import Federation
+    from fedast.run.federate import Federation
 
     console = Console(highlight=False)
     terminal = console.is_terminal and not quiet
@@ -335,7 +335,7 @@ def serve(
 
 
 def run_client(path: str, *, servers: Sequence[str], creds: str) -> None:
-    from fedast.experiments.federate import LocalTraining
+    from fedast.run.federate import LocalTraining
 
     _log_to(None, verbose=True)
     import torch

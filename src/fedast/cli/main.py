@@ -24,12 +24,12 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
     """Turn what users can get wrong into one line; anything else is a bug and shows as one."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        from fedast.deploy.transport import TransportError
-        from fedast.experiments.load import ConfigError
-        from fedast.learn.data.cache import DataError
-        from fedast.learn.task import BadTask, TrainingFailed
+        from fedast.config.errors import ConfigError
+        from fedast.federation.transport import TransportError
         from fedast.records.run import UnusableFolder
         from fedast.sim.tables import BadInputFile
+        from fedast.tasks.data.cache import DataError
+        from fedast.tasks.task import BadTask, TrainingFailed
 
         try:
             return command(*args, **kwargs)
@@ -523,7 +523,7 @@ def data_list(as_json: bool) -> None:
 def data_show(name: str, clients: int, seed: int, out: str | None, **options: Any) -> None:
     """Draw how a data set's labels spread over clients, client sizes, and examples."""
     from fedast.cli.data import show_one
-    from fedast.learn.paper_tasks import ImageOptions
+    from fedast.tasks.paper import ImageOptions
 
     try:
         how = ImageOptions(**options)

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from fedast.cli.federation import layout_of, processes_of
 from fedast.cli.tables import new_table
-from fedast.deploy.keys import expiry
-from fedast.deploy.setup import CONTROL, SERVER, Layout, register_of
-from fedast.experiments.load import ConfigError
+from fedast.config.errors import ConfigError
+from fedast.federation.keys import expiry
+from fedast.federation.nats.setup import CONTROL, SERVER, Layout, register_of
 
 _SOON = datetime.timedelta(days=30)
 _NATS = "nats"

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.padding import Padding
 
 from fedast.cli.running import interruptible, prepare_data
-from fedast.experiments.batch import Interrupted, default_jobs
-from fedast.experiments.build import pick_device
-from fedast.experiments.load import ConfigError, check_running
-from fedast.experiments.reproduce import (
+from fedast.config.errors import ConfigError
+from fedast.config.load import check_running
+from fedast.records.run import RunResult, write_atomically
+from fedast.reproduce.reproduce import (
     Job,
     Manifest,
     carry_out,
@@ -30,9 +30,10 @@ from fedast.experiments.reproduce import (
     stored_runs,
     studies_with_runs,
 )
-from fedast.experiments.study import Scale, Study, find_studies, studies
-from fedast.records.run import RunResult, write_atomically
-from fedast.report.chapter import Chapter
+from fedast.reproduce.results import Chapter
+from fedast.reproduce.study import Scale, Study, find_studies, studies
+from fedast.run.batch import Interrupted, default_jobs
+from fedast.run.build import pick_device
 
 
 def list_studies(as_json: bool) -> None:
@@ -104,9 +105,9 @@ def reproduce(
 
 def _with_data(chosen: Sequence[Study], names: Sequence[str]) -> list[Study]:
     """Of ``all``, those whose data can be had without the user's help."""
-    from fedast.learn.data.cache import find
-    from fedast.learn.data.datasets import DATASETS
-    from fedast.learn.presets import PRESETS
+    from fedast.tasks.data.cache import find
+    from fedast.tasks.data.sources import DATASETS
+    from fedast.tasks.presets import PRESETS
 
     kept = []
     for study in chosen:
@@ -182,9 +183,9 @@ def _span(seconds: float) -> str:
 def report(
     folder: str, names: Sequence[str], *, update: Sequence[str], page: bool, as_json: bool
 ) -> None:
-    from fedast.report.page import between_markers, markdown_table, summary, write_page
-    from fedast.report.rows import rows_of
-    from fedast.report.study_figures import figures_of, save_figures
+    from fedast.reproduce.figures import figures_of, save_figures
+    from fedast.reproduce.page import between_markers, markdown_table, summary, write_page
+    from fedast.reproduce.rows import rows_of
 
     place = Path(folder)
     kind = manifest(place)
@@ -227,8 +228,8 @@ def report(
 
 
 def _print_rows(chosen: Sequence[Chapter]) -> None:
-    from fedast.report.page import verdict_text
-    from fedast.report.rows import rows_of
+    from fedast.reproduce.page import verdict_text
+    from fedast.reproduce.rows import rows_of
 
     console = Console(highlight=False)
     for chapter in chosen:

@@ -27,7 +27,15 @@ from fedast.cli.tables import (
     result_table,
     saturation_warnings,
 )
-from fedast.experiments.batch import (
+from fedast.config.errors import ConfigError
+from fedast.config.load import load, nearest
+from fedast.config.no_effect import Note, for_all, lines, notes_of
+from fedast.config.resolve import resolve
+from fedast.config.schema import ALGORITHMS, RunConfig
+from fedast.records import toml
+from fedast.records.run import CONFIG, RunResult, claim_folder, write_atomically
+from fedast.report.compare import Comparison, compare
+from fedast.run.batch import (
     BatchRun,
     Interrupted,
     Pulse,
@@ -36,18 +44,11 @@ from fedast.experiments.batch import (
     found_again,
     run_batch,
 )
-from fedast.experiments.build import check_inputs
-from fedast.experiments.config import ALGORITHMS, RunConfig
-from fedast.experiments.load import ConfigError, load, nearest
-from fedast.experiments.notes import Note, for_all, lines, notes_of
-from fedast.experiments.resolve import resolve
-from fedast.learn.presets import PRESETS
-from fedast.records import toml
-from fedast.records.run import CONFIG, RunResult, claim_folder, write_atomically
-from fedast.report.compare import Comparison, compare
+from fedast.run.build import check_inputs
+from fedast.tasks.presets import PRESETS
 
 if TYPE_CHECKING:
-    from fedast.experiments.simulate import Outcome, Watch
+    from fedast.run.simulate import Outcome, Watch
 
 DEMO_ALGORITHMS = ("fedast-d", "fedast-s", "fedast-nobuffer", "sync-st")
 
@@ -128,7 +129,7 @@ def _check_out(out: str | None, events: bool) -> None:
 
 def prepare_data(configs: Sequence[RunConfig], offline: bool) -> None:
     """Fetch what the tasks need and is not there yet, once, before anything runs."""
-    from fedast.learn.data.datasets import load
+    from fedast.tasks.data.sources import load
 
     if offline:
         os.environ["FEDAST_OFFLINE"] = "1"  # worker processes see it too
@@ -172,8 +173,8 @@ def run_one(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    from fedast.experiments.keeping import Every
-    from fedast.experiments.run import execute, memory_notes
+    from fedast.run.checkpointing import Every
+    from fedast.run.execute import execute, memory_notes
 
     config, found = load_noted(
         path,
@@ -211,8 +212,8 @@ def run_one(
 def resume_one(
     folder: str, *, checkpoint_every: str | None, offline: bool, quiet: bool, as_json: bool
 ) -> None:
-    from fedast.experiments.keeping import Every
-    from fedast.experiments.run import resume
+    from fedast.run.checkpointing import Every
+    from fedast.run.execute import resume
 
     every = None if checkpoint_every is None else Every.parse(checkpoint_every)
     if not (Path(folder) / CONFIG).is_file():
@@ -280,7 +281,7 @@ def _earliest(*times: float | None) -> float | None:
 def run_demo(
     *, out: str, seeds: int, jobs: int | None, overwrite: bool, quiet: bool, as_json: bool
 ) -> None:
-    with as_file(files("fedast.experiments") / "demo.toml") as path:
+    with as_file(files("fedast.run") / "demo.toml") as path:
         run_comparison(
             (str(path),),
             algorithms=DEMO_ALGORITHMS,
@@ -348,7 +349,7 @@ def run_comparison(
     for label, remarks in notes.items() if not quiet else ():
         warn(remarks, configs[label], label)
     if show:
-        from fedast.experiments.run import memory_notes
+        from fedast.run.execute import memory_notes
 
         for label, config in configs.items():
             for note in memory_notes(config):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedast.records.run import RunResult
-from fedast.report.compare import ALL_TASKS, Comparison, Summary
+from fedast.records.run import ALL_TASKS, RunResult
+from fedast.report.compare import Comparison, Summary
 
 
 def new_table(title: str, columns: Sequence[str], caption: str = "") -> Table:
@@ -60,7 +60,7 @@ def saturation_warnings(results: Sequence[RunResult], where: str = "") -> list[s
             lines.append(
                 f"warning: {where}task {name!r}: {count} of {sum(task.updates for task in found)} "
                 "updates had values too large for fp16, which were cut off; run again with "
-                "--set compute.precision=tf32 (or fp32), or lower the task's client_rate"
+                "--set compute.precision=tf32 (or fp32), or lower the task's client_lr"
             )
     return lines
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fedast.records.events import finite
+from fedast.records.metrics import Point
 from fedast.records.run import RunResult, TaskResult, UnusableFolder, write_atomically
-from fedast.records.tally import Point
 
 SCHEMA = 1
 POINTS = 100

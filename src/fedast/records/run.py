@@ -13,11 +13,13 @@ from typing import Any
 
 from fedast.core.protocol import FinishReason, TaskName
 from fedast.records.events import finite
-from fedast.records.tally import Point, Tally
+from fedast.records.metrics import Point, RunMetrics
 from fedast.version import __version__
 
 SCHEMA = 1
 CONFIG, RESULT, CURVES, EVENTS = "config.toml", "result.json", "curves.csv", "events.jsonl"
+ALL_TASKS = "all tasks"
+"""Stands for all tasks together where tasks are named; no task may have this name."""
 INPUTS = ("delay.csv", "availability.csv")
 """Copies of the files that a configuration names."""
 
@@ -77,7 +79,7 @@ class RunResult:
     @classmethod
     def of(
         cls,
-        tally: Tally,
+        run_metrics: RunMetrics,
         *,
         algorithm: str,
         seed: int,
@@ -89,7 +91,7 @@ class RunResult:
         """``finals`` are metric and loss on a larger test set, for tasks that have one;
         ``saturated`` counts updates with values cut off, for tasks that were trained in fp16."""
         tasks, curves, requests = {}, {}, {}
-        for name, task in tally.tasks.items():
+        for name, task in run_metrics.tasks.items():
             last = (task.curve[-1].accuracy, task.curve[-1].loss) if task.curve else None
             last = finals.get(name, last)
             tasks[name] = TaskResult(
@@ -107,14 +109,16 @@ class RunResult:
             )
             curves[name] = tuple(task.curve)
             requests[name] = tuple(task.requests)
-        ends = [task.finish_time for task in tally.tasks.values() if task.finish_time is not None]
+        ends = [
+            task.finish_time for task in run_metrics.tasks.values() if task.finish_time is not None
+        ]
         return cls(
             algorithm=algorithm,
             seed=seed,
             tasks=tasks,
             finish_time=max(ends, default=0.0),
             wall_seconds=wall_seconds,
-            updates_per_second=tally.updates / wall_seconds if wall_seconds > 0 else 0.0,
+            updates_per_second=run_metrics.updates / wall_seconds if wall_seconds > 0 else 0.0,
             curves=curves,
             requests=requests,
             fedast=__version__,

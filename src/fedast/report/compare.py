@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedast.records.run import RunResult
-from fedast.records.tally import Point
-
-ALL_TASKS = "all tasks"
+from fedast.records.metrics import Point
+from fedast.records.run import ALL_TASKS, RunResult
 
 
 @dataclass(frozen=True, slots=True)

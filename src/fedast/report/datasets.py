@@ -19,9 +19,9 @@ class Spread:
     """How points are spread over clients."""
 
     counts: npt.NDArray[np.int64]
-    """Points by client and class."""
+    """Dataset by client and class."""
     sizes: npt.NDArray[np.int64]
-    """Points by client."""
+    """Dataset by client."""
 
     @property
     def mean_largest_share(self) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedast.core.protocol import TaskSpec
-from fedast.records.tally import Point
+from fedast.records.metrics import Point
 
 _RECENT = 6
 

@@ -1,0 +1,131 @@
+"""Settings that defeat their own purpose, though every one of them has an effect."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fedast.algorithms.fedast import least_requests
+from fedast.config.plan import Outline, active_cap, most_active, plan
+from fedast.config.schema import (
+    ActiveCap,
+    AlgorithmConfig,
+    AsyncConfig,
+    Bernoulli,
+    Centralized,
+    FedASTDynamic,
+    FedBuff,
+    SequentialFedAvg,
+    Simulation,
+    SyncConfig,
+    SyncST,
+)
+from fedast.core.protocol import TaskSpec
+
+
+def cautions(
+    tasks: Sequence[Outline], algorithm: AlgorithmConfig, simulation: Simulation
+) -> list[tuple[str, str]]:
+    """Keys and what to know about them."""
+    if isinstance(algorithm, FedASTDynamic):
+        return _cannot_move(tasks, plan(tasks, algorithm, simulation))
+    if isinstance(algorithm, FedBuff) and algorithm.idle:
+        total = _in_all(tasks, plan(tasks, algorithm, simulation))
+        return _more_than_clients(total, most_active(simulation))
+    if isinstance(algorithm, AsyncConfig | Centralized):
+        return []
+    return _waits_for_all(tasks, algorithm, simulation)
+
+
+def _cannot_move(tasks: Sequence[Outline], specs: Sequence[TaskSpec]) -> list[tuple[str, str]]:
+    """Realloc leaves every task one buffer's worth of requests, R/b; that may be all there are."""
+    least, total = sum(map(least_requests, specs)), _in_all(tasks, specs)
+    if len(tasks) == 1 or least < total:
+        return []
+    return [
+        (
+            "algorithm.name",
+            f"fedast-d is fedast-s here while all tasks train: Realloc leaves each of them R/b of "
+            f"its requests, which makes {least} of {total}; lower ratio (or raise requests, or "
+            "the tasks' buffers)",
+        )
+    ]
+
+
+def _in_all(tasks: Sequence[Outline], specs: Sequence[TaskSpec]) -> int:
+    """The requests of all tasks: who joins later takes its own from those of the start."""
+    return sum(
+        spec.active_requests
+        for task, spec in zip(tasks, specs, strict=True)
+        if task.goal.join_time == 0
+    )
+
+
+def _more_than_clients(total: int, most: int) -> list[tuple[str, str]]:
+    """Each request has an idle client of its own, so there can be no more of them."""
+    if total <= most:
+        return []
+    return [
+        (
+            "algorithm.requests",
+            f"is {total}, but FedBuff asks idle clients only and at most {most} can be active; "
+            f"no more than {most} requests will be out at a time",
+        )
+    ]
+
+
+def _waits_for_all(
+    tasks: Sequence[Outline], algorithm: SyncConfig, simulation: Simulation
+) -> list[tuple[str, str]]:
+    """Where the first k updates are all that can come, there is no straggler mitigation."""
+    k = algorithm.first_k
+    if k == "all":
+        return []
+    sizes = clients_per_round(tasks, algorithm, simulation)
+    short = {task.name: size for task, size in zip(tasks, sizes, strict=True) if size <= k}
+    if not short:
+        return []
+    names = "every task" if len(short) == len(tasks) > 1 else ", ".join(short)
+    fewest = f"{min(short.values()):.3g}"
+    return [
+        (
+            "algorithm.first_k",
+            f"is {k}, but with {fewest} clients a round for {names} it waits for the slowest of "
+            'them; lower it, or say "all"',
+        )
+    ]
+
+
+def clients_per_round(
+    tasks: Sequence[Outline], algorithm: SyncConfig, simulation: Simulation
+) -> list[float]:
+    """How many clients each task gets in a round while all of them train: at least, or expected."""
+    count = _available(simulation)
+    match algorithm:
+        case SequentialFedAvg():
+            return [count] * len(tasks)
+        case SyncST(assignment="round-robin"):
+            return [count / len(tasks)] * len(tasks)
+        case SyncST() | Centralized():
+            pass
+        case _:  # these leave a few of the available clients out, where there are no more
+            spare = min(float(algorithm.extra), max(0.0, count - len(tasks)))
+            if isinstance(simulation.availability, ActiveCap):
+                count = min(count + algorithm.extra, float(simulation.clients))
+            count -= spare
+    total = sum(task.allocation.share for task in tasks)
+    shares = [count * task.allocation.share / total for task in tasks]
+    if isinstance(simulation.availability, Bernoulli):
+        return shares
+    return [float(math.floor(share + 1e-9)) for share in shares]
+
+
+def _available(simulation: Simulation) -> float:
+    """Clients of a round; of a trace at most."""
+    match simulation.availability:
+        case ActiveCap():
+            return float(active_cap(simulation) or simulation.clients)
+        case Bernoulli(p=p):
+            return p * simulation.clients
+        case _:
+            return float(simulation.clients)

@@ -1,0 +1,411 @@
+"""What a configuration says to no effect, or against its own purpose (``cautions``).
+
+Every key is of use somewhere, and a file may serve several commands and algorithms, so a key that
+cannot do anything in a run is no error. But whoever sets it should know. A *note* names a key whose
+value is not the default and cannot change this run, and why. A test tries every key of every
+section and holds the notes against what runs really do (``tests/config/test_no_effect.py``).
+
+A resolved configuration writes out what follows from other keys. Such a key is not noted where it
+says what would follow without the others: ``ratio = 8`` beside buffers of requests / 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any
+
+from pydantic import BaseModel
+
+from fedast.aggregation.settings import Adaptive, Calibration, Combining
+from fedast.config.cautions import cautions
+from fedast.config.errors import ConfigError
+from fedast.config.plan import USUAL_RATIO, Outline, active_cap, plan
+from fedast.config.resolve import TaskOutline, options_of, outline, preset_of
+from fedast.config.schema import (
+    ActiveCap,
+    AlgorithmConfig,
+    AsyncConfig,
+    Bernoulli,
+    Centralized,
+    FedASTDynamic,
+    FedASTNoBuffer,
+    Measured,
+    RunConfig,
+    SequentialFedAvg,
+    Simulation,
+    SyncBayesST,
+    SyncST,
+    TaskConfig,
+    TrainingOverrides,
+)
+from fedast.core.protocol import TaskSpec
+from fedast.tasks.embedded import SyntheticOptions
+from fedast.tasks.paper import ImageOptions
+from fedast.tasks.preset import Preset
+from fedast.tasks.presets import PRESETS
+from fedast.tasks.task import Allocation
+
+
+@dataclass(frozen=True)
+class Note:
+    key: str
+    why: str
+    task: str | None = None
+    """Whose key it is, if a task's; ``key`` is then without it."""
+    idle: bool = True
+    """Whether the key has no effect; if not, it defeats its own purpose."""
+
+    @property
+    def place(self) -> str:
+        return self.key if self.task is None else f"tasks.{self.task}.{self.key}"
+
+    def __str__(self) -> str:
+        return f"{self.place}: {'has no effect: ' if self.idle else ''}{self.why}"
+
+
+def notes_of(config: RunConfig) -> list[Note]:
+    """Of a configuration as it was given: resolving it would fill in what it left out."""
+    presets = [preset_of(task, config) for task in config.tasks]
+    tasks = [
+        outline(task, preset, config.algorithm.synchronous)
+        for task, preset in zip(config.tasks, presets, strict=True)
+    ]
+    found = notes(tasks, config.algorithm, config.simulation)
+    for task, preset, sketch in zip(config.tasks, presets, tasks, strict=True):
+        found += [Note(key, why, sketch.name) for key, why in _in_file(task, preset, config)]
+    return found + [Note(key, why) for key, why in _elsewhere(config)]
+
+
+def notes(
+    tasks: Sequence[Outline], algorithm: AlgorithmConfig, simulation: Simulation
+) -> list[Note]:
+    """Of tasks that are to be trained by an algorithm; what a file adds to that is left out."""
+    sketches = [_sketch(task) for task in tasks]
+    found = [
+        Note(f"algorithm.{key}", why)
+        for key, why in [
+            *_in_algorithm(sketches, algorithm, simulation),
+            *_overridden(sketches, algorithm, simulation),
+        ]
+        if _given(algorithm, key)
+    ]
+    found += [Note(f"simulation.{key}", why) for key, why in _in_simulation(algorithm, simulation)]
+    for task in sketches:
+        own = [
+            *_in_allocation(task, sketches, algorithm),
+            *_in_goal(task, simulation),
+            *_in_server(task, algorithm),
+        ]
+        found += [Note(key, why, task.name) for key, why in own]
+    told = cautions(sketches, algorithm, simulation)
+    return found + [Note(key, why, idle=False) for key, why in told]
+
+
+def lines(found: Iterable[Note], tasks: int) -> list[str]:
+    """One line per note, and one for all tasks where each of them has it."""
+    groups: dict[tuple[str, str], list[Note]] = {}
+    for note in found:
+        groups.setdefault((note.key, note.why), []).append(note)
+    told: list[str] = []
+    for group in groups.values():
+        if group[0].task is not None and len(group) == tasks > 1:
+            told.append(str(replace(group[0], task="*")))
+        else:
+            told += map(str, group)
+    return told
+
+
+def for_all(found: Mapping[str, Sequence[Note]]) -> dict[str, list[Note]]:
+    """Of several algorithms run from one file: only what each of them has no use for.
+
+    (The algorithms' own options are not common to them.) What all have is said of the first.
+    """
+    common = set.intersection(*({note.place for note in notes} for notes in found.values()))
+    left = dict.fromkeys(found, common) | {next(iter(found)): set()}
+    return {
+        label: [
+            note
+            for note in notes
+            if note.key.startswith("algorithm.")
+            or (note.place in common and note.place not in left[label])
+        ]
+        for label, notes in found.items()
+    }
+
+
+Reasons = Iterator[tuple[str, str]]
+"""Keys within a section that have no effect, and why."""
+
+
+def _given(section: BaseModel, key: str) -> bool:
+    if key == "ratio" and getattr(section, key) == USUAL_RATIO:
+        return False  # files of earlier versions write it out, whether it matters or not
+    return bool(getattr(section, key) != type(section).model_fields[key].default)
+
+
+def _sketch(task: Outline) -> TaskOutline:
+    """Light enough to be copied with changes, which a task with its data is not."""
+    return TaskOutline(
+        task.name, task.metric, task.training, task.goal, task.allocation, task.server
+    )
+
+
+# --- the algorithm --------------------------------------------------------------------------------
+
+
+def _in_algorithm(
+    tasks: Sequence[TaskOutline], algorithm: AlgorithmConfig, simulation: Simulation
+) -> Reasons:
+    if isinstance(algorithm, AsyncConfig | SyncST):
+        if algorithm.selection == "uniform":
+            yield "candidates", 'selection = "uniform" draws one client and keeps it'
+        elif algorithm.candidates == 1:
+            yield "selection", "there is nothing to choose from one candidate"
+    if isinstance(algorithm, AsyncConfig):
+        if algorithm.staleness_weight == "constant":
+            yield "staleness_slope", 'staleness_weight is "constant"'
+        if algorithm.staleness_weight != "hinge":
+            yield "staleness_grace", f'staleness_weight is "{algorithm.staleness_weight}"'
+        if not _cancels(tasks, simulation):
+            yield "cancel", "no task ends while others go on"
+    elif not any(_cut_short(task) for task in tasks) or len(tasks) == 1:
+        yield "cancel", "no task ends in the middle of a round while others go on"
+    match algorithm:
+        case FedASTDynamic() if len(tasks) == 1:
+            for key in ("weighting", "variance_window", "period"):
+                yield key, "there is one task, and nothing to move requests to"
+        case SyncBayesST(candidates=1):
+            for key in ("alpha", "history"):
+                yield key, "there is nothing to choose from one candidate"
+        case Centralized():
+            yield "first_k", "there is one pseudo-client, which is waited for"
+            yield "stragglers", "there is one pseudo-client, which is waited for"
+        case _:
+            pass
+    if not isinstance(algorithm, AsyncConfig | Centralized):
+        if algorithm.first_k == "all":
+            yield "stragglers", 'first_k = "all" waits for everyone'
+        elif (active_cap(simulation) or simulation.clients) <= algorithm.first_k:
+            yield "stragglers", "no round has more clients than first_k, so it waits for everyone"
+
+
+def _cancels(tasks: Sequence[TaskOutline], simulation: Simulation) -> bool:
+    """Whether a task may end, and its requests be cancelled, while another trains."""
+    ends = any(
+        _cut_short(task)
+        or task.goal.max_rounds is not None
+        or (simulation.until == "each" and task.goal.target is not None)
+        for task in tasks
+    )
+    return len(tasks) > 1 and ends
+
+
+def _cut_short(task: TaskOutline) -> bool:
+    return task.goal.leave_time is not None or task.goal.max_time is not None
+
+
+def _overridden(
+    tasks: Sequence[TaskOutline], algorithm: AlgorithmConfig, simulation: Simulation
+) -> Reasons:
+    """Options for tasks that do not set their own, where all do, and to something else."""
+    specs = _plan(tasks, algorithm, simulation)
+
+    def disagrees(stripped: Sequence[TaskOutline]) -> bool:
+        return list(stripped) == list(tasks) or _plan(stripped, algorithm, simulation) != specs
+
+    def every(key: str) -> str:
+        return f"every task has {key} of its own"
+
+    if all(_own_evaluations(task, algorithm) for task in tasks):
+        stripped = [replace(t, goal=replace(t.goal, evaluate_every=None)) for t in tasks]
+        if disagrees(stripped):
+            yield "evaluate_every", every("an evaluate_every")
+            if isinstance(algorithm, FedASTNoBuffer) and all(t.goal.evaluate_every for t in tasks):
+                yield "ratio", every("an evaluate_every")
+    if all(t.training.server_lr or isinstance(t.server.step, Adaptive) for t in tasks):
+        stripped = [replace(t, training=replace(t.training, server_lr=None)) for t in tasks]
+        if disagrees(stripped):
+            yield "server_lr", every("a server_lr or an adaptive step")
+    if not isinstance(algorithm, AsyncConfig):
+        return
+    if all(t.allocation.buffer for t in tasks) and not isinstance(algorithm, FedASTNoBuffer):
+        stripped = [replace(t, allocation=replace(t.allocation, buffer=None)) for t in tasks]
+        if disagrees(stripped):
+            yield "ratio", every("a buffer")
+    first = [task for task in tasks if task.goal.join_time == 0]
+    rest = [task for task in first if task.allocation.requests is None]
+    if not rest:
+        stripped = [replace(t, allocation=replace(t.allocation, requests=None)) for t in tasks]
+        if disagrees(stripped):
+            yield "initial", every("requests")
+    elif len({task.allocation.share for task in rest}) == 1:
+        yield "initial", "the tasks that it is for have equal shares"
+
+
+def _own_evaluations(task: TaskOutline, algorithm: AlgorithmConfig) -> bool:
+    hint = None if algorithm.synchronous else task.goal.evaluate_hint
+    return (task.goal.evaluate_every or hint) is not None
+
+
+def _plan(
+    tasks: Sequence[TaskOutline], algorithm: AlgorithmConfig, simulation: Simulation
+) -> list[TaskSpec] | None:
+    try:
+        return plan(tasks, algorithm, simulation)
+    except ConfigError:  # not without what was left out
+        return None
+
+
+# --- the simulated world --------------------------------------------------------------------------
+
+
+def _in_simulation(algorithm: AlgorithmConfig, simulation: Simulation) -> Reasons:
+    if isinstance(algorithm, Centralized):
+        alone = "centralized has one pseudo-client of average speed, always available"
+        if simulation.availability not in (
+            ActiveCap(),
+            ActiveCap(cap=active_cap(Simulation(clients=simulation.clients))),
+        ):
+            yield "availability", alone
+        if _given(simulation, "speeds"):
+            yield "speeds", alone
+    elif not algorithm.synchronous and isinstance(simulation.availability, Bernoulli):
+        part = simulation.availability
+        if _given(part, "p"):
+            yield "availability.p", f"any client can be asked at any time by {algorithm.name}"
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+def _in_allocation(
+    task: TaskOutline, tasks: Sequence[TaskOutline], algorithm: AlgorithmConfig
+) -> Reasons:
+    given = task.allocation
+    if algorithm.synchronous:
+        why = f"it is for asynchronous algorithms, and {algorithm.name} trains in rounds"
+        if given.requests is not None:
+            yield "requests", why
+        if given.buffer is not None:
+            yield "buffer", why
+    elif isinstance(algorithm, FedASTNoBuffer) and given.buffer not in (None, 1):
+        yield "buffer", "fedast-nobuffer steps after every update"
+    if given.share != Allocation().share:
+        why_not = _no_share(task, tasks, algorithm)
+        if why_not:
+            yield "share", why_not
+
+
+def _no_share(
+    task: TaskOutline, tasks: Sequence[TaskOutline], algorithm: AlgorithmConfig
+) -> str | None:
+    """Why a task's share does not matter, if it does not."""
+    if len(tasks) == 1:
+        return "there is one task"
+    match algorithm:
+        case SyncST(assignment="round-robin"):
+            return 'assignment = "round-robin" gives all tasks the same'
+        case SequentialFedAvg() | Centralized():
+            return f"{algorithm.name} does not split clients over tasks"
+        case FedASTDynamic(weighting=weighting) if weighting == "shares" or ":" in weighting:
+            return None
+        case _ if algorithm.synchronous:
+            return None
+        case _ if isinstance(algorithm, AsyncConfig) and algorithm.initial == "shares":
+            settled = task.allocation.requests is not None or task.goal.join_time > 0
+            return "the task has requests of its own" if settled else None
+        case _:
+            or_so = ' or weighting = "shares"' if isinstance(algorithm, FedASTDynamic) else ""
+            return f'{algorithm.name} uses it only with initial = "shares"{or_so}'
+
+
+def _in_goal(task: TaskOutline, simulation: Simulation) -> Reasons:
+    goal, last = task.goal, simulation.max_time
+    if goal.max_time is not None and last is not None and goal.max_time > last:
+        yield "max_time", f"simulation.max_time is earlier, {last:g}"
+    limits = [limit for limit in (goal.max_time, last) if limit is not None]
+    if goal.leave_time is not None and limits and goal.leave_time > min(limits):
+        yield "leave_time", f"its time limit is earlier, {min(limits):g}"
+
+
+def _in_server(task: TaskOutline, algorithm: AlgorithmConfig) -> Reasons:
+    side = task.server
+    if side.combining.trim != Combining().trim and side.combining.rule != "trimmed-mean":
+        yield "combining.trim", f'the rule is "{side.combining.rule}"'
+    if side.combining.clip == "median" and _one_update(algorithm):
+        yield "combining.clip", "a round has one update, which is its own median"
+    if side.calibration.use == "never":
+        for key in ("precision", "place"):
+            if getattr(side.calibration, key) != getattr(Calibration(), key):
+                yield f"calibration.{key}", 'calibration is "never" used'
+    elif isinstance(algorithm, Centralized):
+        yield "calibration", "there is one pseudo-client, and nobody whose update is missing"
+    step = side.step
+    late = step.patience if isinstance(step, Adaptive) and step.rule == "fadas" else None
+    if late not in (None, Adaptive().patience) and algorithm.synchronous:
+        yield "server_step.patience", f"no update comes late with {algorithm.name}"
+
+
+def _one_update(algorithm: AlgorithmConfig) -> bool:
+    if isinstance(algorithm, AsyncConfig):
+        return isinstance(algorithm, FedASTNoBuffer)
+    return isinstance(algorithm, Centralized) or algorithm.first_k == 1
+
+
+def _in_file(task: TaskConfig, preset: Preset, config: RunConfig) -> Reasons:
+    """What only a configuration can say of a task."""
+    if isinstance(config.simulation.delay, Measured) and task.size not in (None, preset.size):
+        yield "size", "measured work times are taken as they are"
+    if _given(task, "level"):
+        if task.target is None:
+            if not preset.targets:
+                yield "level", "the task has no targets; set target"
+        elif preset.targets.get(task.level) != task.target:
+            yield "level", "target is set"
+    for key in TrainingOverrides.model_fields if task.sync is not None else ():
+        if getattr(task.sync, key) is None:
+            continue
+        if not config.algorithm.synchronous:
+            yield (
+                f"sync.{key}",
+                f"it is for synchronous algorithms, not for {config.algorithm.name}",
+            )
+        elif getattr(task, key) is not None:
+            yield key, f"sync.{key} is set, for algorithms such as {config.algorithm.name}"
+    if preset.options is not None and issubclass(preset.options, ImageOptions):
+        options: ImageOptions = options_of(task, preset, task.name or task.use)
+        wants = {"alpha": "dirichlet", "classes_per_client": "shards", "exponent": "power-law"}
+        for field in fields(preset.options):
+            assert field.default is not MISSING
+            kind = wants.get(field.name, options.partition)
+            if kind != options.partition and getattr(options, field.name) != field.default:
+                yield f"options.{field.name}", f'the partition is "{options.partition}"'
+    if preset.options is SyntheticOptions:
+        chosen: SyntheticOptions = options_of(task, preset, task.name or task.use)
+        if chosen.alpha != SyntheticOptions.alpha:
+            yield "options.alpha", "LEAF's definition moves the scores of all classes alike by it"
+
+
+# --- the rest of a file ---------------------------------------------------------------------------
+
+
+def _elsewhere(config: RunConfig) -> Reasons:
+    algorithm, compute = config.algorithm, config.compute
+    own = config.federation.data or any(task.use not in PRESETS for task in config.tasks)
+    if config.path and not own and ":" not in getattr(algorithm, "weighting", ""):
+        yield "path", "no task, weighting or client's data is a function of your own"
+    names = [task.name or task.use for task in config.tasks]
+    kinds: set[Any] = {compute.trainers.get(name, compute.trainer) for name in names}
+    settled = all(name in compute.trainers for name in names)
+    if _given(compute, "trainer") and settled and compute.trainer not in kinds:
+        yield "compute.trainer", "compute.trainers has one for every task"
+    if not compute.trainers:  # else they were settled by a run, which writes out the rest too
+        if _given(compute, "workers") and compute.trainer in ("serial", "batched"):
+            yield "compute.workers", f'the trainer is "{compute.trainer}"'
+        if _given(compute, "batch_limit") and compute.trainer in ("serial", "processes"):
+            yield "compute.batch_limit", f'the trainer is "{compute.trainer}"'
+    if config.federation.evaluate == "server":
+        for key in ("evaluators", "holdout"):
+            if _given(config.federation, key):
+                yield f"federation.{key}", "models are evaluated on the server"

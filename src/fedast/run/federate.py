@@ -1,0 +1,333 @@
+"""From a configuration to a federation's server, and to a client's training."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import torch
+
+from fedast.config.errors import ConfigError
+from fedast.config.identity import describe, differences, identity, listed
+from fedast.config.load import load, nearest
+from fedast.config.plan import plan
+from fedast.config.resolve import resolve
+from fedast.config.schema import Centralized, RunConfig
+from fedast.core.protocol import (
+    ClientId,
+    Command,
+    Evaluated,
+    Observer,
+    Observers,
+    RequestId,
+    TaskName,
+)
+from fedast.federation.driver import Driver, LivePool
+from fedast.federation.metrics import Meters
+from fedast.federation.server import FederationServer, Options
+from fedast.federation.transport import ServerTransport
+from fedast.federation.wire import Vector
+from fedast.federation.write_ahead_log import Diary, first_entry
+from fedast.learner.evaluation import measure
+from fedast.learner.inference import ModuleInference
+from fedast.learner.learner import TorchLearner
+from fedast.learner.replay import RecordingLearner
+from fedast.records import toml
+from fedast.records.events import EventLog
+from fedast.records.metrics import RunMetrics
+from fedast.records.run import (
+    CONFIG,
+    EVENTS,
+    RunResult,
+    UnusableFolder,
+    write_atomically,
+    write_result,
+)
+from fedast.records.schedule import Schedule
+from fedast.run.build import build_algorithm, build_tasks
+from fedast.run.simulate import Watch
+from fedast.tasks.own import find_function, make_importable
+from fedast.tasks.task import BadTask, Task
+from fedast.training.trainer import DeviceTask, Job, SerialTrainer
+
+DIARY = "diary"
+
+
+@final
+class PatientLog:
+    """The log of events, which must not stop a federation: a full disk makes it wait.
+
+    Whatever is missing from it is in the diary, from which it is written anew at the next start.
+    """
+
+    def __init__(self, inner: EventLog) -> None:
+        self._inner = inner
+        self._troubled = False
+
+    def _try(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+            self._troubled = False
+        except OSError as error:
+            if not self._troubled:
+                logging.getLogger("fedast.server").error("events cannot be logged: %s", error)
+            self._troubled = True
+
+    def commanded(self, now: float, command: Command) -> None:
+        self._try(lambda: self._inner.commanded(now, command))
+
+    def started(self, now: float, request: RequestId, client: ClientId) -> None:
+        self._try(lambda: self._inner.started(now, request, client))
+
+    def evaluated(self, now: float, event: Evaluated) -> None:
+        self._try(lambda: self._inner.evaluated(now, event))
+
+
+@final
+class Federation:
+    """A server with everything around it: its records, its meters, what is left at its end."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        transport: ServerTransport,
+        folder: Path,
+        watch: Sequence[Watch] = (),
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """``config`` is resolved; a folder with a diary in it is taken up."""
+        if isinstance(config.algorithm, Centralized):
+            raise ConfigError("algorithm.name", "centralized has no clients; choose another")
+        if config.simulation.until != "each":
+            raise ConfigError("simulation.until", "a federation ends each task at its target")
+        folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            stack.enter_context(_claim(folder))
+            _check_begun_with(folder, config)
+            self._stack = stack.pop_all()
+        self._config = config
+        self._folder = folder
+        self._tasks = build_tasks(config)
+        specs = plan(self._tasks, config.algorithm, config.simulation)
+        joined = {task.name: task.goal.join_time for task in self._tasks}
+        present = [spec for spec in specs if joined[spec.name] == 0]
+        pool = LivePool()
+        algorithm = build_algorithm(config.algorithm, present, pool, config.seed)
+        self._learner = TorchLearner(
+            self._tasks,
+            {spec.name: spec.server_lr for spec in specs},
+            seed=config.seed,
+            device=torch.device("cpu"),
+            variance_window=algorithm.variance_window,
+            remote=True,
+        )
+        recording = RecordingLearner(self._learner)
+        self.run_metrics = RunMetrics(specs)
+        table = config.model_dump(mode="json", exclude={"algorithms"})
+        write_atomically(folder / CONFIG, toml.dumps(table))
+        # The log takes its place when the diary has been replayed.
+        self._draft = folder / f"{EVENTS}.part"
+        self._stack.callback(self._draft.unlink, missing_ok=True)
+        log = self._stack.enter_context(self._draft.open("w", encoding="utf-8"))
+        schedule = Schedule()
+        observers: list[Observer] = [self.run_metrics, schedule, PatientLog(EventLog(log))]
+        observers.extend(make(algorithm, self.run_metrics) for make in watch)
+        self.meters = Meters(algorithm, self.run_metrics)
+        diary = Diary(folder / DIARY)
+        self._stack.callback(diary.close)
+        how = config.federation
+        extra = {} if clock is None else {"clock": clock}
+        self.server = FederationServer(
+            driver=Driver(
+                algorithm,
+                recording,
+                Observers(tuple(observers)),
+                ask_clients=how.evaluate == "clients",
+            ),
+            pool=pool,
+            learner=self._learner,
+            recording=recording,
+            wants_loss=algorithm.wants_loss,
+            later={spec.name: spec for spec in specs if joined[spec.name] > 0},
+            tasks=tuple(task.name for task in self._tasks),
+            transport=transport,
+            diary=diary,
+            seed=config.seed,
+            config={"digest": identity(config), "config": describe(config)},
+            schedule=schedule,
+            options=Options(
+                min_clients=how.min_clients,
+                lease=how.lease,
+                request_timeout=how.request_timeout,
+                redeliver_after=how.redeliver_after,
+                commit_every=how.commit_every,
+                norm_bound=how.norm_bound,
+                half=how.half_uploads,
+                strikes=how.strikes,
+                evaluators=how.evaluators,
+                max_time=config.simulation.max_time,
+            ),
+            meters=self.meters,
+            **extra,
+        )
+        if how.metrics_port is not None:
+            self._stack.callback(self.meters.serve(how.metrics_port))
+
+    async def run(self) -> RunResult:
+        """Serve to the end, or until stopped; records are left either way."""
+        try:
+            self.server.recover()
+            self.run_metrics.went_live()
+            self._draft.replace(self._folder / EVENTS)
+        except BaseException:
+            self.close()
+            raise
+        try:
+            await self.server.run()
+        finally:
+            result = self.result()
+            write_result(self._folder, result)
+            self.close()
+        return result
+
+    def close(self) -> None:
+        """Let go of the folder; ``run`` does so at its end."""
+        self._stack.close()
+
+    def result(self) -> RunResult:
+        return RunResult.of(
+            self.run_metrics,
+            algorithm=self._config.algorithm.name,
+            seed=self._config.seed,
+            metrics={task.name: task.metric for task in self._tasks},
+            finals={},
+            wall_seconds=self.server.now,
+        )
+
+    def model(self, task: TaskName) -> torch.Tensor:
+        """The newest model, as a vector."""
+        return self._learner.parameters(task)
+
+
+@contextmanager
+def _claim(folder: Path) -> Iterator[None]:
+    """Nobody else serves from this folder meanwhile: two would count twice."""
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UnusableFolder(f"{folder}: another server is using it") from None
+        yield
+
+
+def _check_begun_with(folder: Path, config: RunConfig) -> None:
+    """That a diary, if there is one, is of this configuration."""
+    first = first_entry(folder / DIARY)
+    if first is None or first.get("digest") == identity(config):
+        return
+    kept = first.get("config")
+    try:
+        # Version 0.1.0 wrote only a hash, of keys as they were then: the file beside it says more.
+        kept = kept or describe(resolve(load(folder / CONFIG), folder))
+        changed = [text for text in differences(kept, config, folder)
+                   if not text.startswith("compute.")]  # fmt: skip
+    except (ConfigError, OSError):
+        changed = [f"{folder / CONFIG} cannot be read"]
+    if changed:
+        raise UnusableFolder(
+            "the configuration is another than when this federation began "
+            f"({listed(changed)}); serve it to a new folder with --out"
+        )
+
+
+@final
+class LocalTraining:
+    """A client's side: its own data, and the models and settings of its own configuration."""
+
+    def __init__(self, config: RunConfig, client: ClientId) -> None:
+        make_importable(config.path)
+        names = [task.name or task.use for task in config.tasks]
+        for name in config.federation.data:
+            if name not in names:  # it would train on the task's own partition instead
+                key = f"federation.data.{name}"
+                raise ConfigError(key, f"there is no such task{nearest(name, names)}")
+        tasks = [self._with_own_data(task, config, client) for task in build_tasks(config)]
+        device = torch.device("cpu")
+        self._device_tasks = {
+            task.name: DeviceTask.build(task, config.seed, device) for task in tasks
+        }
+        self._held: dict[TaskName, torch.Tensor] = {}
+        if config.federation.evaluate == "clients":
+            for task in tasks:
+                self._hold_back(task, config.federation.holdout, client)
+        self._trainer = SerialTrainer(self._device_tasks, config.seed)
+        self._places = {
+            task.name: 0 if task.name in config.federation.data else client for task in tasks
+        }
+
+    def _hold_back(self, task: Task, share: float, client: ClientId) -> None:
+        """Every so many-th point is for evaluation and not for training."""
+        place = 0 if len(task.partition) == 1 else client
+        mine = task.partition[place]
+        every = max(2, round(1 / share))
+        if len(mine) < 2:
+            raise BadTask(
+                f"task {task.name!r}: client {client} has too few points to hold one back"
+            )
+        self._held[task.name] = torch.from_numpy(mine[every - 1 :: every] if len(mine) >= every
+                                                 else mine[-1:])  # fmt: skip
+        parts = list(task.partition)
+        parts[place] = np.setdiff1d(mine, self._held[task.name].numpy())
+        self._device_tasks[task.name] = replace(
+            self._device_tasks[task.name], task=replace(task, partition=parts)
+        )
+
+    @property
+    def tasks(self) -> Sequence[TaskName]:
+        return tuple(self._device_tasks)
+
+    def evaluate(self, task: TaskName, vector: Vector) -> tuple[float, float, int]:
+        if task not in self._held:
+            raise BadTask(f"task {task!r}: nothing is held back here; set federation.evaluate")
+        device_task, held = self._device_tasks[task], self._held[task]
+        model = ModuleInference(device_task)
+        model.load(torch.from_numpy(vector))
+        found = measure(device_task, model, device_task.train, 2000, held)
+        return found.metric, found.loss, len(held)
+
+    def size(self, task: TaskName) -> int:
+        return self._device_tasks[task].model.read().numel()
+
+    def buffers(self, task: TaskName) -> int:
+        return self._device_tasks[task].model.buffer_count
+
+    def train(self, task: TaskName, request: int, vector: Vector) -> tuple[Vector, float, int]:
+        place = self._places[task]
+        (update,) = self._trainer.train(task, [Job(request, place, torch.from_numpy(vector))])
+        samples = len(self._device_tasks[task].task.partition[place])
+        parts = [update.delta] if update.buffers is None else [update.delta, update.buffers]
+        return torch.cat(parts).numpy(), float(update.loss), samples
+
+    @staticmethod
+    def _with_own_data(task: Task, config: RunConfig, client: ClientId) -> Task:
+        named = config.federation.data.get(task.name)
+        if named is None:
+            if client >= len(task.partition):
+                raise ConfigError(
+                    f"federation.data.{task.name}",
+                    f"is missing, and the task's own partition has {len(task.partition)} parts, "
+                    f"none for client {client}",
+                )
+            return task
+        try:
+            data = find_function(named)(client)
+            inputs, labels = data
+        except Exception as error:  # whatever the user's own code raises
+            raise BadTask(f"{named}: {type(error).__name__}: {error}") from error
+        return replace(task, train=(inputs, labels), partition=[np.arange(len(inputs))])
