@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import statistics
 
-from fedast.config.schema import ActiveCap, Always, AvailabilityConfig, Bernoulli, SyncST
+from fedast import ActiveCap, Always, Bernoulli, SyncST
 from fedast.reproduce.study import find_studies
 from fedast.run.theory import mean_sync_round
+from fedast.sim.availability import AvailabilityOptions
 
 PHASES = {
     "all four tasks": ("mnist", "fashion-mnist", "cifar10", "shakespeare"),
     "Fashion-MNIST and CIFAR-10": ("fashion-mnist", "cifar10"),
     "CIFAR-10 alone": ("cifar10",),
 }
-RULES: dict[str, tuple[AvailabilityConfig, SyncST]] = {
+RULES: dict[str, tuple[AvailabilityOptions, SyncST]] = {
     "as decided: 300 clients, stragglers busy": (ActiveCap(cap=300), SyncST()),
     "each client with probability 0.3": (Bernoulli(p=0.3), SyncST()),
     "all 1,000 clients": (Always(), SyncST()),

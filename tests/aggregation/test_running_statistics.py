@@ -14,16 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from fedast import FedASTDynamic, FedASTStatic, SyncST
+from fedast.aggregation.aggregators import Mean, Median, TrimmedMean
 from fedast.aggregation.running_statistics import mixed, share_of
-from fedast.aggregation.settings import (
-    Adaptive,
-    Calibration,
-    Combining,
+from fedast.aggregation.server_optimizers import (
+    SGD,
+    Adam,
     Momentum,
-    Plain,
-    ServerSide,
+    Yogi,
 )
-from fedast.config.schema import Compute, FedASTDynamic, FedASTStatic, SyncST
+from fedast.aggregation.settings import Calibration, ServerSide
+from fedast.config.schema import Compute
 from fedast.learner.learner import TorchLearner
 from fedast.run.simulate import Outcome, simulate
 from fedast.tasks.task import Allocation, Goal, Task, Training
@@ -82,11 +83,11 @@ def make_task(
 
 SIDES = {
     "plain": ServerSide(),
-    "momentum": ServerSide(step=Momentum(beta=0.9)),
-    "adam": ServerSide(step=Adaptive(rule="adam")),
-    "yogi": ServerSide(step=Adaptive(rule="yogi")),
-    "median": ServerSide(combining=Combining(rule="median")),
-    "trimmed, clipped": ServerSide(combining=Combining(rule="trimmed-mean", trim=0.3, clip=1.0)),
+    "momentum": ServerSide(optimizer=Momentum(beta=0.9)),
+    "adam": ServerSide(optimizer=Adam()),
+    "yogi": ServerSide(optimizer=Yogi()),
+    "median": ServerSide(aggregator=Median()),
+    "trimmed, clipped": ServerSide(aggregator=TrimmedMean(trim=0.3, clip=1.0)),
     "calibrated": ServerSide(calibration=Calibration(use="always")),
 }
 
@@ -116,8 +117,8 @@ def check(outcome: Outcome) -> None:
     ids=lambda how: str(how.name),
 )
 def test_variances_stay_variances_whatever_the_staleness(algorithm: Any, side: str) -> None:
-    rate = 0.05 if isinstance(SIDES[side].step, Adaptive) else 1.0
-    buffer = 2 if SIDES[side].combining.rule == "mean" else 4
+    rate = 0.05 if SIDES[side].optimizer.adaptive else 1.0
+    buffer = 2 if isinstance(SIDES[side].aggregator, Mean) else 4
     outcome = run(algorithm, make_task(server=SIDES[side], server_lr=rate, buffer=buffer))
     check(outcome)
     assert outcome.result.tasks["t"].staleness_max >= 4
@@ -189,7 +190,7 @@ def test_worker_processes_bring_statistics_too() -> None:
 # --- the rule itself ------------------------------------------------------------------------------
 
 values = st.floats(0, 2.0**100, width=32) | st.sampled_from([0.0, 1e-30, 0.1, 1.0, 3e7])
-COMBINING = [Combining(), Combining(rule="median"), Combining(rule="trimmed-mean", trim=0.3)]
+AGGREGATES = [how.build() for how in (Mean(), Median(), TrimmedMean(trim=0.3))]
 
 
 @given(st.data())
@@ -198,13 +199,13 @@ def test_statistics_stay_in_the_hull_of_what_was_sent(data: st.DataObject) -> No
     count, width = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 4))
     row = st.lists(values, min_size=width, max_size=width)
     present = torch.tensor(data.draw(row), dtype=torch.float32)
-    share = share_of(Plain(), data.draw(st.floats(0.001, 5)))
+    share = share_of(SGD(), data.draw(st.floats(0.001, 5)))
     start_low, start_high = present.clone(), present.clone()
     for _ in range(3):  # several rounds: what is old does not lead out either
         sent = torch.tensor([data.draw(row) for _ in range(count)], dtype=torch.float32)
         weights = data.draw(st.none() | st.lists(st.floats(0, 2), min_size=count, max_size=count))
         factors = None if weights is None else torch.tensor(weights, dtype=torch.float32)
-        how = data.draw(st.sampled_from(COMBINING))
+        how = data.draw(st.sampled_from(AGGREGATES))
         present = mixed(how, share, present, sent, factors)
         start_low = torch.minimum(start_low, sent.amin(dim=0))
         start_high = torch.maximum(start_high, sent.amax(dim=0))
@@ -215,15 +216,15 @@ def test_statistics_stay_in_the_hull_of_what_was_sent(data: st.DataObject) -> No
 def test_statistics_by_hand() -> None:
     present = torch.tensor([1.0, 0.0])
     sent = torch.tensor([[3.0, 8.0], [5.0, 0.0]])
-    mean = Combining()
+    mean = Mean().build()
     assert mixed(mean, 1.0, present, sent, None).tolist() == [4.0, 4.0]
     assert mixed(mean, 0.25, present, sent, None).tolist() == [1.75, 1.0]
     half = torch.tensor([1.0, 0.5])
     assert mixed(mean, 1.0, present, sent, half).tolist() == [1 + (2 + 2) / 2, 4.0]
     three = torch.cat([sent, torch.tensor([[100.0, 1.0]])])
-    assert mixed(Combining(rule="median"), 1.0, present, three, None).tolist() == [5.0, 1.0]
-    assert share_of(Plain(), 0.3) == share_of(Momentum(), 0.3) == 0.3
-    assert share_of(Plain(), 7.0) == share_of(Adaptive(), 0.01) == 1.0
+    assert mixed(Median().build(), 1.0, present, three, None).tolist() == [5.0, 1.0]
+    assert share_of(SGD(), 0.3) == share_of(Momentum(), 0.3) == 0.3
+    assert share_of(SGD(), 7.0) == share_of(Adam(), 0.01) == 1.0
 
 
 def test_a_checkpoint_from_before_has_differences_which_are_passed_over() -> None:

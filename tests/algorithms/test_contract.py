@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedast.config import schema as cfg
+import fedast as cfg
+from fedast.algorithms.allocation import Bound, Shares, Uniform
+from fedast.algorithms.options import ALGORITHMS, AlgorithmOptions
+from fedast.algorithms.selection import Loss, Speed
+from fedast.algorithms.staleness import Hinge, Polynomial
 from fedast.core.protocol import (
     Command,
     Evaluated,
@@ -27,27 +31,29 @@ from fedast.core.protocol import (
 from fedast.run.build import build_algorithm
 from tests.support import Books, ScriptedPool, snapshot
 
-VARIANTS: dict[str, cfg.AlgorithmConfig] = {
+VARIANTS: dict[str, AlgorithmOptions] = {
     "fedast-d": cfg.FedASTDynamic(period=0.3, variance_window=2),
-    "fedast-d, bound": cfg.FedASTDynamic(period=0.3, variance_window=2, weighting="bound"),
-    "fedast-d, shares": cfg.FedASTDynamic(period=0.3, variance_window=2, weighting="shares"),
-    "fedast-d, uniform": cfg.FedASTDynamic(period=0.3, variance_window=2, weighting="uniform"),
-    "fedast-d, by loss": cfg.FedASTDynamic(period=0.3, variance_window=2, selection="loss"),
+    "fedast-d, bound": cfg.FedASTDynamic(period=0.3, variance_window=2, allocation_rule=Bound()),
+    "fedast-d, shares": cfg.FedASTDynamic(period=0.3, variance_window=2, allocation_rule=Shares()),
+    "fedast-d, uniform": cfg.FedASTDynamic(
+        period=0.3, variance_window=2, allocation_rule=Uniform()
+    ),
+    "fedast-d, by loss": cfg.FedASTDynamic(period=0.3, variance_window=2, selection=Loss()),
     "fedast-s": cfg.FedASTStatic(),
-    "fedast-s, by speed": cfg.FedASTStatic(selection="speed", candidates=3),
+    "fedast-s, by speed": cfg.FedASTStatic(selection=Speed(candidates=3)),
     "fedast-s, fresh only": cfg.FedASTStatic(max_staleness=1),
-    "fedast-s, polynomial": cfg.FedASTStatic(staleness_weight="polynomial"),
-    "fedast-s, hinge": cfg.FedASTStatic(staleness_weight="hinge", staleness_grace=1),
+    "fedast-s, polynomial": cfg.FedASTStatic(staleness_weight=Polynomial()),
+    "fedast-s, hinge": cfg.FedASTStatic(staleness_weight=Hinge(grace=1)),
     "fedast-s, keep busy": cfg.FedASTStatic(cancel="keep-busy"),
     "fedast-nobuffer": cfg.FedASTNoBuffer(),
     "fedbuff": cfg.FedBuff(),
     "fedbuff, any client": cfg.FedBuff(idle=False),
-    "fedbuff, by loss": cfg.FedBuff(selection="loss"),
+    "fedbuff, by loss": cfg.FedBuff(selection=Loss()),
     "sync-st": cfg.SyncST(first_k=2),
     "sync-st, all": cfg.SyncST(first_k="all"),
-    "sync-st, round robin": cfg.SyncST(first_k=2, assignment="round-robin"),
-    "sync-st, by speed": cfg.SyncST(first_k=2, selection="speed"),
-    "sync-st, by loss": cfg.SyncST(first_k=2, selection="loss", candidates=3),
+    "sync-st, round robin": cfg.SyncST(first_k=2, split="round-robin"),
+    "sync-st, by speed": cfg.SyncST(first_k=2, selection=Speed()),
+    "sync-st, by loss": cfg.SyncST(first_k=2, selection=Loss(candidates=3)),
     "sync-bayes-st": cfg.SyncBayesST(first_k=2, candidates=5, history=4, extra=1),
     "sync-ucb-st": cfg.SyncUCBST(first_k=2, extra=1),
     "sequential-fedavg": cfg.SequentialFedAvg(first_k=2),
@@ -56,7 +62,7 @@ VARIANTS: dict[str, cfg.AlgorithmConfig] = {
 
 
 def test_no_algorithm_is_left_out() -> None:
-    assert {config.name for config in VARIANTS.values()} == set(cfg.ALGORITHMS)
+    assert {config.name for config in VARIANTS.values()} == set(ALGORITHMS.builtin)
 
 
 class Play:

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 )
 
 from fedast.algorithms.allocation import ALLOCATION_RULES
-from fedast.algorithms.fedast import FedAST
+from fedast.algorithms.asynchronous import Asynchronous
 from fedast.core.protocol import (
     Accept,
     Command,
@@ -55,7 +55,7 @@ class FedASTMachine(RuleBasedStateMachine):
         cap=st.one_of(st.none(), st.integers(1, 10)),
         max_staleness=st.one_of(st.none(), st.integers(0, 3)),
         max_rounds=st.one_of(st.none(), st.integers(1, 5)),
-        weighting=st.sampled_from([*ALLOCATION_RULES]),
+        rule=st.sampled_from([*ALLOCATION_RULES.builtin]),
     )
     def begin(
         self,
@@ -64,7 +64,7 @@ class FedASTMachine(RuleBasedStateMachine):
         cap: int | None,
         max_staleness: int | None,
         max_rounds: int | None,
-        weighting: str,
+        rule: str,
     ) -> None:
         specs = [
             TaskSpec(
@@ -80,13 +80,13 @@ class FedASTMachine(RuleBasedStateMachine):
         ]
         self.least = {spec.name: spec.min_buffer_size if self.buffered else 1 for spec in specs}
         self.pool = ScriptedPool(20, cap)
-        self.algorithm = FedAST(
+        self.algorithm = Asynchronous(
             specs,
             self.pool,
             Stream.of(seed, "control"),
             dynamic=self.dynamic,
             buffered=self.buffered,
-            weighting=ALLOCATION_RULES[weighting],
+            allocation_rule=ALLOCATION_RULES.builtin[rule]().build(),
             variance_window=2,
             period=0.3,
             max_staleness=max_staleness,

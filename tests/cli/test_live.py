@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from fedast.algorithms.fedast import FedAST
+from fedast.algorithms.asynchronous import Asynchronous
 from fedast.cli.live import LineView, LiveView
 from fedast.core.protocol import Accept, TaskSpec
 from fedast.core.streams import Stream
@@ -29,7 +29,7 @@ def test_what_was_replayed_is_not_in_the_rate(
     screen = Console(file=io.StringIO(), force_terminal=True, width=120)
     view = LiveView(screen, "title", {}, "seconds") if terminal else LineView(lines.append, "title")
     run_metrics = RunMetrics([SPEC])
-    view.watch(FedAST([SPEC], ScriptedPool(3), Stream(0)), run_metrics)
+    view.watch(Asynchronous([SPEC], ScriptedPool(3), Stream(0)), run_metrics)
 
     def update(count: int) -> None:
         for number in range(count):

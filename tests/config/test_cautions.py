@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fedast.algorithms.fedast import FedAST
+from fedast.algorithms.asynchronous import Asynchronous
+from fedast.algorithms.options import ALGORITHMS, AsyncOptions, SyncOptions
 from fedast.cli.running import load_noted
 from fedast.config.cautions import clients_per_round
 from fedast.config.load import apply_settings, load, parse
 from fedast.config.no_effect import notes_of
 from fedast.config.plan import plan
 from fedast.config.resolve import outline, preset_of, resolve
-from fedast.config.schema import ALGORITHMS, AsyncConfig, SyncConfig
 from fedast.core.protocol import (
     Dispatch,
     Evaluate,
@@ -118,7 +118,7 @@ def test_the_warning_is_true(requests: int, apart: float) -> None:
         specs = plan(tasks, config.algorithm, config.simulation)
         if min(spec.active_requests for spec in specs) < 1:
             continue
-        logic = FedAST(specs, build_pool(config.simulation), Stream.of(0), variance_window=1,
+        logic = Asynchronous(specs, build_pool(config.simulation), Stream.of(0), variance_window=1,
                        period=1e-9)  # fmt: skip
         sent = [c for c in logic.handle(Started()) if isinstance(c, Dispatch)]
         moved: set[tuple[int, ...]] = {tuple(spec.active_requests for spec in specs)}
@@ -138,7 +138,7 @@ def test_the_default_ratio_is_the_papers_unless_buffers_would_be_too_small() -> 
         apply_settings(table, settings)
         config = resolve(parse(table))
         assert resolve(config) == config
-        assert isinstance(config.algorithm, AsyncConfig)
+        assert isinstance(config.algorithm, AsyncOptions)
         return config.algorithm.ratio, [task.buffer for task in config.tasks]
 
     assert resolved(D, "algorithm.requests=192") == (32.0, [3, 3])
@@ -158,10 +158,10 @@ def test_the_default_ratio_is_the_papers_unless_buffers_would_be_too_small() -> 
     every = [task.evaluate_every for task in resolve(parse(table)).tasks]
     assert every == [3, 3], "4 R / 32, whatever buffers would be by default"
     # a median has at least the three updates that it needs
-    assert resolved(D, "algorithm.requests=24", "tasks.0.combining=median") == (32.0, [3, 2])
+    assert resolved(D, "algorithm.requests=24", "tasks.0.aggregator=median") == (32.0, [3, 2])
 
 
-@pytest.mark.parametrize("name", [n for n, kind in ALGORITHMS.items() if kind.synchronous])
+@pytest.mark.parametrize("name", [n for n, kind in ALGORITHMS.builtin.items() if kind.synchronous])
 @pytest.mark.parametrize("model", ["active_cap", "always"])
 def test_clients_per_round_are_those_of_a_round(name: str, model: str) -> None:
     if name in ("centralized", "sync-ucb-st"):  # (its first round is for everyone)
@@ -171,7 +171,7 @@ def test_clients_per_round_are_those_of_a_round(name: str, model: str) -> None:
     apply_settings(table, [*settings, "tasks.0.share=2.0"])
     config = resolve(parse(table))
     algorithm = config.algorithm
-    assert isinstance(algorithm, SyncConfig)
+    assert isinstance(algorithm, SyncOptions)
     tasks = [outline(task, preset_of(task, config), True) for task in config.tasks]
     specs = plan(tasks, algorithm, config.simulation)
     logic = build_algorithm(algorithm, specs, build_pool(config.simulation), 0)
@@ -224,5 +224,5 @@ def test_examples_that_are_compared_have_stragglers_to_leave_behind() -> None:
     for path in (demo, REPOSITORY / "examples/quickstart.toml"):
         assert not [n for n in notes_of(load(path, algorithm="sync-st")) if not n.idle]
     path = REPOSITORY / "examples/all-algorithms.toml"
-    for name in ALGORITHMS:
+    for name in ALGORITHMS.builtin:
         assert not [n for n in notes_of(load(path, algorithm=name)) if not n.idle]

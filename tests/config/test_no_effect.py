@@ -22,24 +22,32 @@ import torch
 from pydantic import BaseModel
 
 import fedast
+from fedast.aggregation.aggregators import AGGREGATORS
 from fedast.aggregation.calibration import Cache
+from fedast.aggregation.server_optimizers import SERVER_OPTIMIZERS
 from fedast.aggregation.settings import Calibration
+from fedast.algorithms.options import ALGORITHMS
+from fedast.algorithms.selection import SELECTIONS, Speed
+from fedast.algorithms.staleness import STALENESS_WEIGHTS
 from fedast.config import schema as cfg
-from fedast.config.errors import ConfigError, ConfigWarning
 from fedast.config.load import apply_settings, load, parse
 from fedast.config.no_effect import for_all, lines, notes_of
 from fedast.config.resolve import resolve
+from fedast.parts.errors import ConfigError, ConfigWarning
+from fedast.parts.registry import Registry
 from fedast.records import toml
 from fedast.run.build import build_tasks, resolve_compute
 from fedast.run.execute import execute
 from fedast.run.simulate import arithmetic, choose_trainers, simulate
+from fedast.sim.availability import AVAILABILITY
+from fedast.sim.delays import DELAYS
 from fedast.tasks.paper import ImageOptions, deal
 from fedast.tasks.presets import PRESETS
 
 REPOSITORY = Path(__file__).parents[2]
 
 TRACE = "client,on,off\n" + "".join(f"{c},0,{1 + c % 3}\n{c},4,\n" for c in range(20))
-DELAYS = "task,seconds\ndigits-mlp,0.3\ndigits-mlp,0.8\nsynthetic,0.2\nsynthetic,0.5\n"
+TIMES = "task,seconds\ndigits-mlp,0.3\ndigits-mlp,0.8\nsynthetic,0.2\nsynthetic,0.5\n"
 
 BASE = """
 seed = 3
@@ -65,7 +73,7 @@ ASYNC = ("algorithm.requests=12", "algorithm.ratio=3.0")
 SYNC = ("algorithm.first_k=2",)
 START: dict[str, tuple[str, ...]] = {
     name: (f"algorithm.name={name}", *(SYNC if kind.synchronous else ASYNC))
-    for name, kind in cfg.ALGORITHMS.items()
+    for name, kind in ALGORITHMS.builtin.items()
 } | {
     "centralized": ("algorithm.name=centralized",),
     "fedast-d": (
@@ -81,7 +89,7 @@ START: dict[str, tuple[str, ...]] = {
 def _files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     place = tmp_path_factory.mktemp("files")
     (place / "trace.csv").write_text(TRACE)
-    (place / "delays.csv").write_text(DELAYS)
+    (place / "delays.csv").write_text(TIMES)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
@@ -142,54 +150,60 @@ OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "selection": ("speed", ()),
     "max_staleness": ("0", ()),
     "staleness_weight": ("polynomial", ()),
-    "staleness_slope": ("2.0", ("algorithm.staleness_weight=polynomial",)),
-    "staleness_grace": ("0", ("algorithm.staleness_weight=hinge",)),
+    "staleness_weight.slope": ("2.0", ("algorithm.staleness_weight={name='polynomial'}",)),
+    "staleness_weight.grace": ("0", ("algorithm.staleness_weight={name='hinge'}",)),
+    "selection.candidates": ("4", ("algorithm.selection={name='speed'}",)),
     "cancel": ("keep-busy", (*ENDS, "algorithm.first_k=all")),
     "server_lr": ("0.6", ()),
     "evaluate_every": ("3", ()),
-    "weighting": ("uniform", ()),
+    "allocation_rule": ("uniform", ()),
     "variance_window": ("2", ()),
     "period": ("0.6", ()),
     "idle": ("false", ()),
     "first_k": ("1", ()),
     "stragglers": ("free", ()),
-    "assignment": ("round-robin", ()),
+    "split": ("round-robin", ()),
     "alpha": ("1.0", ()),
+    "candidates": ("3", ()),
     "extra": ("2", ()),
     "history": ("1", ()),
     "gamma": ("0.1", ()),
     "loss": ("mean", ()),
 }
 """Another value, and what must be set beside it for the key to matter."""
-CANDIDATES = {"sync-bayes-st": ("3", ()), None: ("4", ("algorithm.selection=speed",))}
 NEVER = {("centralized", "first_k"), ("centralized", "stragglers")}
 """Options that an algorithm has in common with others and no use for: noted, always."""
 
 
 def fitting(name: str, context: Sequence[str]) -> tuple[str, ...]:
     """Without options that the algorithm does not have."""
-    known = cfg.ALGORITHMS[name].model_fields
+    known = ALGORITHMS.builtin[name].model_fields
     return tuple(
         s for s in context if not s.startswith("algorithm.") or s[10:].split("=")[0] in known
     )
 
 
+def parts_of(kind: type[BaseModel]) -> Iterator[str]:
+    """The options of the parts that an algorithm has."""
+    for part, registry in (("selection", SELECTIONS), ("staleness_weight", STALENESS_WEIGHTS)):
+        if part in kind.model_fields:
+            names = {key for options in registry.builtin.values() for key in options.model_fields}
+            yield from (f"{part}.{key}" for key in sorted(names))
+
+
 ALGORITHM_KEYS = [
     (name, key)
-    for name, kind in cfg.ALGORITHMS.items()
-    for key in kind.model_fields
-    if key != "name"
+    for name, kind in ALGORITHMS.builtin.items()
+    for key in [*kind.model_fields, *parts_of(kind)]
 ]
 
 
 @pytest.mark.parametrize(("name", "key"), ALGORITHM_KEYS)
 def test_every_option_of_every_algorithm(name: str, key: str) -> None:
-    if key == "candidates":
-        value, context = CANDIDATES.get(name, CANDIDATES[None])
-    else:
-        value, context = OPTIONS[key]  # a new option has to be added there
+    value, context = OPTIONS[key]  # a new option has to be added there
     start = tuple(s for s in START[name] if not s.startswith(f"algorithm.{key}="))
-    check(f"algorithm.{key}", value, start)
+    if "." not in key:  # an option of a part needs that part
+        check(f"algorithm.{key}", value, start)
     if (name, key) not in NEVER:
         assert check(f"algorithm.{key}", value, (*start, *fitting(name, context)))
 
@@ -200,10 +214,9 @@ OVERRIDES = [
     ("fedast-d", "initial", "shares", ("tasks.0.requests=8", "tasks.1.requests=4")),
     ("fedast-d", "evaluate_every", "3", ("tasks.0.evaluate_every=2", "tasks.1.evaluate_every=2")),
     ("sync-st", "evaluate_every", "3", ("tasks.0.evaluate_every=2", "tasks.1.evaluate_every=2")),
-    ("sync-st", "server_lr", "0.6", ("tasks.0.server_lr=0.5", "tasks.1.server_step=adam")),
+    ("sync-st", "server_lr", "0.6", ("tasks.0.server_lr=0.5", "tasks.1.server_optimizer=adam")),
     ("fedast-s", "server_lr", "0.6", ("tasks.0.server_lr=0.5", "tasks.1.server_lr=0.5")),
-    ("fedast-s", "selection", "speed", ("algorithm.candidates=1",)),
-    ("sync-st", "candidates", "5", ("algorithm.assignment=round-robin",)),
+    ("fedast-s", "selection", "{name='speed', candidates=1}", ()),
     ("sync-st", "stragglers", "free", ("algorithm.first_k=all",)),
     ("sync-st", "stragglers", "free", ("algorithm.first_k=6",)),
     ("sync-bayes-st", "alpha", "1.0", ("algorithm.candidates=1",)),
@@ -211,7 +224,7 @@ OVERRIDES = [
     ("fedast-s", "cancel", "keep-busy", ("simulation.until=time",)),
     (
         "fedast-d",
-        "weighting",
+        "allocation_rule",
         "uniform",
         ("tasks=[{use='synthetic', local_steps=2, target=0.99}]",),
     ),
@@ -266,11 +279,11 @@ FILES = {"measured": ", file='delays.csv'", "trace": ", file='trace.csv'"}
 
 def nested(section: type[BaseModel], path: str = "") -> Iterator[str]:
     """Every key below a section, with the tag of a union where there is one."""
-    tags: dict[str, Any] = {"delay": cfg.DELAYS, "availability": cfg.AVAILABILITY}
+    tags: dict[str, Any] = {"delay": DELAYS.builtin, "availability": AVAILABILITY.builtin}
     for key in section.model_fields:
         if key in tags and section is cfg.Simulation:
             for tag, part in tags[key].items():
-                yield from (f"{key}.{tag}.{one}" for one in part.model_fields if one != "model")
+                yield from (f"{key}.{tag}.{one}" for one in part.model_fields)
         elif key == "speeds":
             yield from (f"{key}.{one}" for one in cfg.SpeedGroups.model_fields)
         else:
@@ -286,7 +299,7 @@ def test_every_key_of_the_simulation_is_tried() -> None:
 def test_every_key_of_the_simulation(name: str, key: str) -> None:
     start, path = START[name], key.split(".")
     if len(path) == 3:
-        table = f"{{model='{path[1]}'{FILES.get(path[1], '')}}}"
+        table = f"{{name='{path[1]}'{FILES.get(path[1], '')}}}"
         start = (*start, f"simulation.{path[0]}={table}")
         if path[1] == "trace" and name == "centralized":
             key, path = "availability.trace", path[:1]  # (as a whole; below)
@@ -331,24 +344,33 @@ TASK: dict[str, tuple[str, tuple[str, ...]]] = {
     "server_lr": ("0.33", ()),
     "weight_decay": ("0.2", ()),
     "sampling": ("independent", ()),
-    "server_step.momentum": ("{rule='momentum'}", ()),
-    "server_step.adam": ("{rule='adam'}", ()),
-    "server_step.yogi": ("{rule='yogi'}", ()),
-    "server_step.fadas": ("{rule='fadas'}", ()),
-    "server_step.plain": ("{rule='plain'}", ("tasks.0.server_step=momentum",)),
-    "server_step.momentum.beta": ("0.2", ("tasks.0.server_step={rule='momentum'}",)),
+    "server_optimizer.momentum": ("{name='momentum'}", ()),
+    "server_optimizer.adam": ("{name='adam'}", ()),
+    "server_optimizer.yogi": ("{name='yogi'}", ()),
+    "server_optimizer.fadas": ("{name='fadas'}", ()),
+    "server_optimizer.sgd": ("{name='sgd'}", ("tasks.0.server_optimizer=momentum",)),
+    "server_optimizer.momentum.beta": ("0.2", ("tasks.0.server_optimizer={name='momentum'}",)),
     **{
-        f"server_step.{rule}.{key}": (value, (f"tasks.0.server_step={{rule='{rule}'}}",))
+        f"server_optimizer.{rule}.{key}": (value, (f"tasks.0.server_optimizer={{name='{rule}'}}",))
         for rule in ("adam", "yogi", "fadas")
         for key, value in (("beta1", "0.2"), ("beta2", "0.5"), ("epsilon", "0.1"))
     },
-    "server_step.fadas.patience": ("1", ("tasks.0.server_step={rule='fadas'}",
+    "server_optimizer.fadas.patience": ("1", ("tasks.0.server_optimizer={name='fadas'}",
                                          "tasks.0.server_lr=2.0")),
-    "combining.rule": ("trimmed-mean", ("tasks.0.combining={trim=0.4}", "tasks.0.buffer=4",
-                                        "algorithm.first_k=4")),
-    "combining.trim": ("0.4", ("tasks.0.combining={rule='trimmed-mean', trim=0.26}",
+    "aggregator.mean": ("{name='mean'}", ("tasks.0.aggregator=median", "tasks.0.buffer=4",
+                                         "algorithm.first_k=4")),
+    "aggregator.median": ("{name='median'}", ("tasks.0.buffer=4", "algorithm.first_k=4")),
+    "aggregator.trimmed-mean": ("{name='trimmed-mean', trim=0.4}", ("tasks.0.buffer=4",
+                                                                 "algorithm.first_k=4")),
+    "aggregator.trimmed-mean.trim": ("0.4", ("tasks.0.aggregator={name='trimmed-mean', trim=0.26}",
                                "algorithm.first_k=5", "tasks.0.buffer=5", "tasks.0.requests=6")),
-    "combining.clip": ("0.1", ()),
+    **{
+        f"aggregator.{name}.clip": ("0.1", (f"tasks.0.aggregator={{name='{name}', trim=0.26}}"
+                                            if name == "trimmed-mean" else
+                                            f"tasks.0.aggregator={{name='{name}'}}",
+                               "algorithm.first_k=5", "tasks.0.buffer=5", "tasks.0.requests=6"))
+        for name in ("mean", "median", "trimmed-mean")
+    },
     "calibration.use": ("always", ()),
     "calibration.precision": ("half", ("tasks.0.calibration={use='always'}",)),
     "sync.client_lr": ("0.05", ()),
@@ -365,14 +387,17 @@ ELSEWHERE = {"level", "calibration.place"}
 def task_keys() -> Iterator[str]:
     parts: dict[str, type[BaseModel]] = {
         "sync": cfg.TrainingOverrides,
-        "combining": cfg.CombiningConfig,
-        "calibration": cfg.CalibrationConfig,
+        "calibration": Calibration,
+    }
+    kinds: dict[str, Registry[Any]] = {
+        "server_optimizer": SERVER_OPTIMIZERS,
+        "aggregator": AGGREGATORS,
     }
     for key in cfg.TaskConfig.model_fields:
-        if key == "server_step":
-            for rule, step in cfg.STEPS.items():
-                yield f"{key}.{rule}"
-                yield from (f"{key}.{rule}.{one}" for one in step.model_fields if one != "rule")
+        if key in kinds:
+            for name, options in kinds[key].builtin.items():
+                yield f"{key}.{name}"
+                yield from (f"{key}.{name}.{one}" for one in options.model_fields)
         elif key in parts:
             yield from (f"{key}.{one}" for one in parts[key].model_fields)
         else:
@@ -390,13 +415,14 @@ def test_every_key_of_a_task(name: str, key: str) -> None:
     start = START[name]
     context = fitting(name, context)
     path = key.split(".")
-    place = "tasks.digits-mlp." + (path[0] if path[0] == "server_step" and len(path) == 2 else
-                          f"{path[0]}.{path[-1]}" if len(path) > 1 else key)  # fmt: skip
+    whole = path[0] in ("server_optimizer", "aggregator") and len(path) == 2
+    last = path[0] if whole else f"{path[0]}.{path[-1]}" if len(path) > 1 else key
+    place = f"tasks.digits-mlp.{last}"
     if name == "centralized" and path[0] == "calibration":  # an effect in the last digits only
         noted = {note.place for note in notes_of(given((*start, "tasks.0.calibration=always")))}
         assert "tasks.digits-mlp.calibration" in noted
         return
-    if context and len(path) < 3 and key != "server_step.plain":
+    if context and len(path) < 3 and key not in ("server_optimizer.sgd", "aggregator.mean"):
         check(place, value, start)
     try:
         resolve(given((*start, *context)))
@@ -546,16 +572,16 @@ def test_every_key_of_a_file() -> None:
 
 
 def test_a_file_for_several_algorithms_is_told_only_what_none_has_a_use_for() -> None:
-    start = ("tasks.0.requests=8", "tasks.0.share=2.0", "tasks.0.combining.trim=0.3")
+    start = ("tasks.0.requests=8", "tasks.0.share=2.0", "tasks.0.calibration.place=host")
 
     def found(name: str) -> list[Any]:
         return [note for note in notes_of(given((*START[name], *start))) if note.idle]
 
     alone = {note.place for note in found("sync-st")}
-    assert alone == {"tasks.digits-mlp.requests", "tasks.digits-mlp.combining.trim"}
+    assert alone == {"tasks.digits-mlp.requests", "tasks.digits-mlp.calibration.place"}
     both = for_all({name: found(name) for name in ("fedast-d", "sync-st")})
     assert {label: [note.place for note in notes] for label, notes in both.items()} == {
-        "fedast-d": ["tasks.digits-mlp.combining.trim"], "sync-st": []
+        "fedast-d": ["tasks.digits-mlp.calibration.place"], "sync-st": []
     }  # fmt: skip
 
 
@@ -565,7 +591,7 @@ def test_one_line_for_all_tasks() -> None:
     assert line.startswith("tasks.*.share: has no effect: fedast-s uses it only")
 
 
-@pytest.mark.parametrize("name", sorted(cfg.ALGORITHMS))
+@pytest.mark.parametrize("name", sorted(ALGORITHMS.builtin))
 def test_a_runs_own_configuration_is_not_noted(name: str, tmp_path: Path) -> None:
     """It writes out every default and all that follows from something else."""
     execute(resolve(given(START[name])), tmp_path / name)
@@ -586,8 +612,8 @@ def test_the_python_api_warns() -> None:
     config = resolve(given(START["fedast-s"]))
     tasks = build_tasks(config)
     short = config.simulation.model_copy(update={"max_time": 0.5})
-    with pytest.warns(ConfigWarning, match=r"algorithm\.candidates: has no effect"):
-        simulate(tasks, fedast.FedASTStatic(requests=12, candidates=5), short)
+    with pytest.warns(ConfigWarning, match=r"algorithm\.selection: has no effect"):
+        simulate(tasks, fedast.FedASTStatic(requests=12, selection=Speed(candidates=1)), short)
     with pytest.warns(ConfigWarning) as told:
         simulate(tasks, fedast.SyncST(first_k=2), short)
     assert [str(warning.message).split(":")[0] for warning in told] == [

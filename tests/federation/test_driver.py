@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
-from fedast.algorithms.fedast import FedAST
+from fedast.algorithms.asynchronous import Asynchronous
 from fedast.algorithms.rounds import Rounds
 from fedast.algorithms.sync_st import RandomPartition
 from fedast.core.protocol import (
@@ -22,8 +22,8 @@ from fedast.core.protocol import (
 from fedast.core.streams import Stream
 from fedast.federation.driver import Driver, LivePool, Send
 from fedast.learner.protocol import Evaluation, NoLearning
-from fedast.sim.availability import Always
-from fedast.sim.delays import ShiftedExponential, Speeds, Timing
+from fedast.sim.availability import AlwaysPool
+from fedast.sim.delays import ShiftedExponentialDelay, Speeds, Timing
 from fedast.sim.simulator import Simulator
 
 CLIENTS = 12
@@ -98,19 +98,26 @@ def algorithm(kind: str, pool: object) -> Algorithm:
     stream = Stream.of(3, "control")
     if kind == "sync":
         return Rounds(SPECS, pool, stream, RandomPartition(None), first_k=3)  # type: ignore[arg-type]
-    return FedAST(SPECS, pool, stream, dynamic=kind == "dynamic", variance_window=3, period=0.3)  # type: ignore[arg-type]
+    return Asynchronous(
+        SPECS,
+        pool,  # type: ignore[arg-type]
+        stream,
+        dynamic=kind == "dynamic",
+        variance_window=3,
+        period=0.3,
+    )
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static", "sync"])
 def test_the_simulators_trace_gives_a_federation_the_same_commands(kind: str) -> None:
-    recorded = Recorded(algorithm(kind, Always(CLIENTS)))
+    recorded = Recorded(algorithm(kind, AlwaysPool(CLIENTS)))
     tape = Tape()
     timings = {spec.name: Timing(spec.name, 3, 1.0) for spec in SPECS}
     simulator = Simulator(
         recorded,  # type: ignore[arg-type]
         Scripted(),  # type: ignore[arg-type]
-        Always(CLIENTS),
-        ShiftedExponential(0.5),
+        AlwaysPool(CLIENTS),
+        ShiftedExponentialDelay(0.5),
         Speeds(CLIENTS, (1.0,), (1.0,), 1),
         timings,
         tape,

@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedast.config.errors import ConfigError
 from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
@@ -31,6 +30,7 @@ from fedast.federation.memory import Hub, MemoryClient, MemoryServer, order
 from fedast.federation.transport import Delivery, Gone
 from fedast.federation.write_ahead_log import Diary
 from fedast.learner.checkpoints import newest, save
+from fedast.parts.errors import ConfigError
 from fedast.records.run import UnusableFolder
 from fedast.run.federate import Federation, LocalTraining
 from fedast.tasks.dataset import Arrays

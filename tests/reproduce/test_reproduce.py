@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner, Result
 
+from fedast import FedASTDynamic, SyncST
 from fedast.cli.main import cli
-from fedast.config.errors import ConfigError
 from fedast.config.identity import identity
 from fedast.config.load import load
 from fedast.config.resolve import resolve
-from fedast.config.schema import FedASTDynamic, SyncST
+from fedast.parts.errors import ConfigError
 from fedast.records.compact import POINTS, read, thinned, write
 from fedast.records.metrics import Point
 from fedast.records.run import UnusableFolder
@@ -262,7 +262,7 @@ def test_settings_of_one_algorithm_reach_its_runs_only(small: Path, tmp_path: Pa
     setting = "algorithms.sync-st.first_k=4"
     jobs = jobs_of([load_study(small)], "quick", 1, settings=[setting])
     found = {job.config.algorithm.name: job.config.algorithm for job in jobs}
-    assert found["sync-st"].first_k == 4  # type: ignore[union-attr]
+    assert found["sync-st"] == found["sync-st"].model_copy(update={"first_k": 4})
     other = ("--set", "algorithms.fedbuff.idle=false")
     refused = fedast("reproduce", small, "--scale", "quick", "--out", tmp_path / "r", *other)
     assert refused.exit_code == 2

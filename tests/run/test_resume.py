@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedast.config.errors import ConfigError
 from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
+from fedast.parts.errors import ConfigError
 from fedast.records.run import UnusableFolder
 from fedast.run.checkpointing import FOLDER, Every
 from fedast.run.execute import execute, resume
@@ -48,10 +48,10 @@ CASES = [
     ("fedast-d", ()),
     ("fedast-d", ("compute.trainer=batched",)),
     ("fedast-d", ("compute.trainer=batched", "compute.batch_limit=3")),
-    ("fedast-s", ("tasks.0.server_step=momentum", "tasks.1.calibration=auto")),
+    ("fedast-s", ("tasks.0.server_optimizer=momentum", "tasks.1.calibration=auto")),
     ("fedast-s", ("algorithm.selection=loss", "tasks.1.join_time=3.0")),
-    ("fedast-nobuffer", ("tasks.0.server_step=fadas",)),
-    ("fedast-s", ("tasks.1.server_step=adam", "tasks.1.join_time=3.0")),
+    ("fedast-nobuffer", ("tasks.0.server_optimizer=fadas",)),
+    ("fedast-s", ("tasks.1.server_optimizer=adam", "tasks.1.join_time=3.0")),
     ("sync-st", ("algorithm.first_k=4", "compute.trainer=batched")),
     ("sync-ucb-st", ("algorithm.first_k=4",)),
     ("sync-bayes-st", ("algorithm.first_k=4",)),

@@ -6,11 +6,13 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -83,10 +85,10 @@ def test_a_changed_configuration_is_refused(
     folder = copied(stopped, tmp_path)
     edit(folder, old, new)
     if "fedast-s" in new:
-        for key in ("weighting", "variance_window", "period"):
-            lines = (folder / "config.toml").read_text().splitlines(keepends=True)
-            kept = [line for line in lines if not line.startswith(key)]
-            (folder / "config.toml").write_text("".join(kept))
+        table = tomllib.loads((folder / "config.toml").read_text())
+        for key in ("allocation_rule", "variance_window", "period"):
+            del table["algorithm"][key]
+        (folder / "config.toml").write_text(tomli_w.dumps(table))
     line = refused(folder)
     assert "config.toml was changed" in line
     assert said in line

@@ -16,12 +16,12 @@ from torch import nn
 from fedast import (
     Allocation,
     Always,
-    Combining,
     Constant,
     FedASTDynamic,
     FedASTNoBuffer,
     FedASTStatic,
     Goal,
+    Median,
     ServerSide,
     Simulation,
     SpeedGroups,
@@ -30,11 +30,13 @@ from fedast import (
     Training,
     simulate,
 )
-from fedast.config.errors import ConfigError
+from fedast.algorithms.allocation import ALLOCATION_RULES
+from fedast.algorithms.options import ALGORITHMS, AlgorithmOptions
 from fedast.config.load import load
 from fedast.config.resolve import resolve
-from fedast.config.schema import ALGORITHMS, AlgorithmConfig, RunConfig
+from fedast.config.schema import RunConfig
 from fedast.core.protocol import Evaluated, TaskSpec
+from fedast.parts.errors import ConfigError
 from fedast.records.metrics import RunMetrics
 from fedast.records.run import UnusableFolder, read_run
 from fedast.run.batch import BatchRun, Interrupted, Pulse, run_batch
@@ -53,7 +55,7 @@ def quick(algorithm: str = "fedast-d", *settings: str) -> RunConfig:
     return resolve(load(path, settings, algorithm=algorithm), path.parent)
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS.builtin))
 def test_running_a_runs_own_configuration_again_gives_the_identical_log(
     tmp_path: Path, algorithm: str
 ) -> None:
@@ -135,7 +137,7 @@ def blobs(name: str, rate: float = 0.2, **goal: float) -> Task:
     ids=lambda a: a.name,
 )
 def test_every_algorithm_learns_through_the_python_api(
-    algorithm: AlgorithmConfig, tmp_path: Path
+    algorithm: AlgorithmOptions, tmp_path: Path
 ) -> None:
     tasks = [blobs("one", target=0.9), blobs("two", target=0.93)]
     outcome = simulate(tasks, algorithm, Simulation(clients=15, max_time=2000.0), seed=2)
@@ -217,8 +219,8 @@ OPTIONS = [
     ("sync-st", "algorithm.cancel=keep-busy"),
     ("fedast-d", "algorithm.period=0.2"),
     ("fedast-d", "algorithm.variance_window=3"),
-    ("fedast-d", "algorithm.weighting=authors-code"),
-    ("fedast-d", "algorithm.weighting=bound"),
+    ("fedast-d", "algorithm.allocation_rule=authors-code"),
+    ("fedast-d", "algorithm.allocation_rule=bound"),
     ("sync-st", "algorithm.assignment=round-robin"),
     ("sync-st", "algorithm.first_k=all"),
     ("fedast-s", "simulation.loss_rate=0.3"),
@@ -240,21 +242,21 @@ OPTIONS = [
     ("sync-ucb-st", "algorithm.extra=0"),
     ("sync-ucb-st", "algorithm.gamma=0.2"),
     ("fedast-s", "tasks.0.buffer=4"),
-    ("fedast-d", "algorithm.weighting=shares"),
-    ("fedast-d", "algorithm.weighting=uniform"),
-    ("fedast-d", "algorithm.weighting=tests.run.test_runs:all_to_the_last"),
+    ("fedast-d", "algorithm.allocation_rule=shares"),
+    ("fedast-d", "algorithm.allocation_rule=uniform"),
+    ("fedast-d", "algorithm.allocation_rule=tests.run.test_runs:all_to_the_last"),
     ("fedast-s", "algorithm.selection=speed"),
     ("fedast-s", "algorithm.selection=loss"),
     ("sync-st", "algorithm.selection=loss"),
     ("sync-st", "algorithm.selection=speed"),
-    ("fedast-s", "tasks.0.server_step=momentum"),
-    ("sync-st", "tasks.0.server_step=adam"),
-    ("fedast-s", "tasks.0.server_step=yogi"),
-    ("fedast-s", "tasks.0.server_step={rule='fadas', patience=1}"),
-    ("sync-st", "tasks.0.combining=median"),
-    ("sync-st", "tasks.0.combining={rule='trimmed-mean', trim=0.34}"),
-    ("fedast-s", "tasks.0.combining={clip=0.1}"),
-    ("fedast-s", "tasks.0.combining.clip=median"),
+    ("fedast-s", "tasks.0.server_optimizer=momentum"),
+    ("sync-st", "tasks.0.server_optimizer=adam"),
+    ("fedast-s", "tasks.0.server_optimizer=yogi"),
+    ("fedast-s", "tasks.0.server_optimizer={name='fadas', patience=1}"),
+    ("sync-st", "tasks.0.aggregator=median"),
+    ("sync-st", "tasks.0.aggregator={name='trimmed-mean', trim=0.34}"),
+    ("fedast-s", "tasks.0.aggregator={name='mean', clip=0.1}"),
+    ("fedast-s", "tasks.0.aggregator={name='mean', clip='median'}"),
     ("fedast-s", "tasks.0.calibration=always"),
     ("fedast-s", "tasks.0.calibration=auto"),
 ]
@@ -288,10 +290,15 @@ def test_a_median_always_has_three_updates(tmp_path: Path) -> None:
 
     outcome = simulate(
         [
-            task("robust", hostile, server=ServerSide(combining=Combining(rule="median"))),
+            task("robust", hostile, server=ServerSide(aggregator=Median())),
             task("synthetic", x),
         ],
-        FedASTDynamic(requests=48, ratio=6.0, period=0.3, weighting=f"{__name__}:all_to_the_last"),
+        FedASTDynamic(
+            requests=48,
+            ratio=6.0,
+            period=0.3,
+            allocation_rule=ALLOCATION_RULES.parse(all_to_the_last, "allocation_rule"),
+        ),
         Simulation(clients=60),
         seed=3,
         events=tmp_path / "events.jsonl",
@@ -314,7 +321,7 @@ def test_a_median_always_has_three_updates(tmp_path: Path) -> None:
 def test_momentum_zero_is_plain(tmp_path: Path) -> None:
     logs = []
     for step in ("{rule='momentum', beta=0.0}", "plain"):
-        config = quick("fedast-s", f"tasks.0.server_step={step}")
+        config = quick("fedast-s", f"tasks.0.server_optimizer={step}")
         execute(config, tmp_path / step, events=True)
         logs.append((tmp_path / step / "events.jsonl").read_text())
     assert logs[0] == logs[1]
@@ -381,7 +388,7 @@ def test_own_model_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert "is on ring 2" in printed
 
 
-@pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - {"sequential-fedavg"}))
+@pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS.builtin) - {"sequential-fedavg"}))
 def test_tasks_train_on_until_all_have_reached_their_targets(
     tmp_path: Path, algorithm: str
 ) -> None:

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from fedast.algorithms.theory import Problem
 from fedast.cli.main import cli
-from fedast.config.errors import ConfigError
 from fedast.config.load import load
 from fedast.config.resolve import resolve
+from fedast.parts.errors import ConfigError
 from fedast.run.theory import theory
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

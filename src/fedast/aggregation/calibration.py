@@ -31,8 +31,8 @@ from typing import Literal, TypeAlias, final
 
 import torch
 
-from fedast.aggregation.aggregators import combined
-from fedast.aggregation.settings import Calibration, Combining
+from fedast.aggregation.aggregators import Aggregator
+from fedast.aggregation.settings import Calibration
 from fedast.core.protocol import ClientId
 
 Place: TypeAlias = Literal["auto", "device", "host", "disk"]
@@ -109,7 +109,7 @@ class Calibrator:
         clients: Sequence[ClientId],
         updates: torch.Tensor,
         weights: torch.Tensor | None,
-        combining: Combining,
+        aggregate: Aggregator,
     ) -> torch.Tensor:
         differences = updates - self.cache.latest(clients)
         self._measure(updates, differences)
@@ -117,7 +117,7 @@ class Calibrator:
         parts = differences if calibrated else updates
         if weights is not None:
             parts = parts * weights[:, None]
-        direction = combined(combining, parts)
+        direction = aggregate(parts)
         if calibrated:
             direction = self.cache.mean + direction
             self.rounds += 1

@@ -22,16 +22,16 @@ from __future__ import annotations
 
 import torch
 
-from fedast.aggregation.aggregators import combined
-from fedast.aggregation.settings import Adaptive, Combining, Step
+from fedast.aggregation.aggregators import Aggregator
+from fedast.aggregation.server_optimizers import ServerOptimizerOptions
 
 
-def share_of(step: Step, rate: float) -> float:
-    return 1.0 if isinstance(step, Adaptive) else min(1.0, rate)
+def share_of(optimizer: ServerOptimizerOptions, lr: float) -> float:
+    return 1.0 if optimizer.adaptive else min(1.0, lr)
 
 
 def mixed(
-    how: Combining,
+    aggregate: Aggregator,
     share: float,
     present: torch.Tensor,
     sent: torch.Tensor,
@@ -41,7 +41,7 @@ def mixed(
     parts = sent - present
     if weights is not None:
         parts = parts * weights.clamp(0.0, 1.0)[:, None]
-    moved = present + share * combined(how, parts)
+    moved = present + share * aggregate(parts)
     low = torch.minimum(present, sent.amin(dim=0))
     high = torch.maximum(present, sent.amax(dim=0))
     return moved.clamp(low, high)

@@ -7,10 +7,9 @@ from typing import final
 
 import torch
 
-from fedast.aggregation.aggregators import clipped, combined
+from fedast.aggregation.aggregators import clipped
 from fedast.aggregation.calibration import Calibrator
 from fedast.aggregation.running_statistics import mixed, share_of
-from fedast.aggregation.server_optimizers import start
 from fedast.aggregation.settings import ServerSide
 from fedast.core.protocol import ClientId
 
@@ -23,7 +22,7 @@ class Server:
         self,
         settings: ServerSide,
         *,
-        rate: float,
+        lr: float,
         scale: float,
         initial: torch.Tensor,
         trained: int,
@@ -31,9 +30,10 @@ class Server:
     ) -> None:
         """``initial`` are the model's parameters, of which SGD trains the first ``trained``;
         ``scale`` (eta_c tau) turns a mean gradient into what a client's model moved."""
-        self._combining = settings.combining
-        self._share = share_of(settings.step, rate)
-        self._stepper = start(settings.step, initial, trained, rate=rate, scale=scale)
+        self._clip = settings.aggregator.clip
+        self._aggregate = settings.aggregator.build()
+        self._share = share_of(settings.optimizer, lr)
+        self._optimizer = settings.optimizer.build(initial, trained, lr=lr, scale=scale)
         self.calibrator: Calibrator | None = None
         if settings.calibration.use != "never":
             self.calibrator = Calibrator(settings.calibration, clients, initial)
@@ -46,14 +46,14 @@ class Server:
         delay: int,
     ) -> torch.Tensor:
         """What to take off the parameters for these updates, one per row."""
-        updates = clipped(self._combining, updates)
+        updates = clipped(self._clip, updates)
         factors = None if weights is None else updates.new_tensor(weights)
         if self.calibrator is not None:
-            direction = self.calibrator.direction(clients, updates, factors, self._combining)
+            direction = self.calibrator.direction(clients, updates, factors, self._aggregate)
         else:
             parts = updates if factors is None else updates * factors[:, None]
-            direction = combined(self._combining, parts)
-        return self._stepper.step(direction, delay)
+            direction = self._aggregate(parts)
+        return self._optimizer.step(direction, delay)
 
     def mix(
         self,
@@ -67,17 +67,17 @@ class Server:
             return present
         values = torch.stack([values.to(present) for values in sent if values is not None])
         factors = None if weights is None else present.new_tensor([weights[p] for p in places])
-        return mixed(self._combining, self._share, present, values, factors)
+        return mixed(self._aggregate, self._share, present, values, factors)
 
     def state(self) -> dict[str, torch.Tensor]:
-        state = {f"step.{name}": value for name, value in self._stepper.state().items()}
+        state = {f"step.{name}": value for name, value in self._optimizer.state().items()}
         if self.calibrator is not None:
             cached = self.calibrator.state()
             state |= {f"calibration.{name}": value for name, value in cached.items()}
         return state
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
-        self._stepper.restore(_under("step.", state))
+        self._optimizer.restore(_under("step.", state))
         if self.calibrator is not None:
             self.calibrator.restore(_under("calibration.", state))
 

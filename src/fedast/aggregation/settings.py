@@ -2,107 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, final
+import warnings
+from typing import Annotated, Any, Literal
 
-ADAPTIVE_RATE = 0.01
-"""The server rate of adaptive steps if nobody sets one: their step does not scale with updates."""
+from pydantic import SerializeAsAny, model_validator
 
-
-def _require(holds: bool, problem: str) -> None:
-    if not holds:
-        raise ValueError(problem)
+from fedast.aggregation.aggregators import AGGREGATORS, AggregatorOptions, Mean
+from fedast.aggregation.server_optimizers import SERVER_OPTIMIZERS, SGD, ServerOptimizerOptions
+from fedast.parts.options import Section
+from fedast.parts.registry import Part
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Plain:
-    """The paper's step."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Momentum:
-    beta: float = 0.9
-
-    def __post_init__(self) -> None:
-        _require(0 <= self.beta < 1, "beta must be at least 0 and below 1")
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Adaptive:
-    """``patience`` is the delay up to which fadas keeps its rate."""
-
-    rule: Literal["adam", "yogi", "fadas"] = "adam"
-    beta1: float = 0.9
-    beta2: float = 0.99
-    epsilon: float = 1e-3
-    patience: int = 10
-
-    def __post_init__(self) -> None:
-        _require(self.rule in ("adam", "yogi", "fadas"), f"unknown step {self.rule!r}")
-        _require(0 <= self.beta1 < 1 and 0 <= self.beta2 < 1, "betas must be in [0, 1)")
-        _require(self.epsilon > 0 and self.patience >= 1, "epsilon and patience must be positive")
-
-
-Step: TypeAlias = Plain | Momentum | Adaptive
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Combining:
-    """How the updates of a round become one.
-
-    ``trim`` is the part of the updates that a trimmed mean cuts off at either
-    end. ``clip`` shortens longer updates to this norm, or to the median of the
-    round's norms.
-    """
-
-    rule: Literal["mean", "median", "trimmed-mean"] = "mean"
-    trim: float = 0.1
-    clip: float | Literal["median"] | None = None
-
-    def __post_init__(self) -> None:
-        known = ("mean", "median", "trimmed-mean")
-        _require(self.rule in known, f"unknown rule {self.rule!r}; there are {', '.join(known)}")
-        _require(0 < self.trim < 0.5, "trim must be between 0 and 0.5")
-        _require(not isinstance(self.clip, float | int) or self.clip > 0, "clip must be positive")
-
-    @property
-    def min_updates(self) -> int:
-        """The fewest updates of which it cuts anything off: with fewer it is a mean, and one bad
-        update moves the model as far as it likes."""
-        if self.rule == "mean":
-            return 1
-        return next(count for count in itertools.count(1) if self.trimmed(count) > 0)
-
-    def trimmed(self, updates: int) -> int:
-        """How many of so many values are cut off at either end."""
-        match self.rule:
-            case "mean":
-                return 0
-            case "median":
-                return (updates - 1) // 2
-            case "trimmed-mean":
-                return min(int(self.trim * updates + 1e-9), (updates - 1) // 2)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """Whether, and with what memory, the server calibrates by what each client sent last."""
+class Calibration(Section):
+    """Cached calibration (CA2FL): each client's latest update stands in for it."""
 
     use: Literal["never", "always", "auto"] = "never"
+    """auto: in rounds where the measured variance says that it helps."""
     precision: Literal["single", "half"] = "single"
+    """Of the cache, which has clients x parameters entries."""
     place: Literal["auto", "device", "host", "disk"] = "auto"
-
-    def __post_init__(self) -> None:
-        _require(self.use in ("never", "always", "auto"), f"unknown use {self.use!r}")
-        _require(self.precision in ("single", "half"), f"unknown precision {self.precision!r}")
-        places = ("auto", "device", "host", "disk")
-        _require(self.place in places, f"unknown place {self.place!r}")
+    """Where the cache is; auto: the first of them with room."""
 
     def memory(self, clients: int, parameters: int) -> int:
         """Bytes that the cache needs."""
@@ -111,14 +30,25 @@ class Calibration:
         return clients * parameters * (4 if self.precision == "single" else 2)
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class ServerSide:
+class ServerSide(Section):
     """What the server does with the updates of a task's round."""
 
-    step: Step = Plain()
-    combining: Combining = Combining()
+    optimizer: Annotated[SerializeAsAny[ServerOptimizerOptions], Part(SERVER_OPTIMIZERS)] = SGD()
+    """How the model steps along the aggregated update (fedast list server_optimizers)."""
+    aggregator: Annotated[SerializeAsAny[AggregatorOptions], Part(AGGREGATORS)] = Mean()
+    """How the updates of a round become one (fedast list aggregators)."""
     calibration: Calibration = Calibration()
+    """Cached calibration."""
 
-    def __post_init__(self) -> None:
-        _require(isinstance(self.step, Step), "step must be Plain, Momentum or Adaptive")
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, given: Any) -> Any:
+        for old, new in (("step", "optimizer"), ("combining", "aggregator")):
+            if isinstance(given, dict) and old in given:
+                warnings.warn(
+                    f"ServerSide({old}=...) is now ServerSide({new}=...)",
+                    DeprecationWarning,
+                    stacklevel=3,
+                )
+                given = {new if key == old else key: value for key, value in given.items()}
+        return given

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from fedast.cli.running import load_resolved, prepare_data
 from fedast.cli.tables import new_table
-from fedast.config.errors import ConfigError
 from fedast.config.schema import Compute
+from fedast.parts.errors import ConfigError
 from fedast.run import bench
 from fedast.run.build import build_tasks, check_inputs, resolve_compute
 from fedast.training.processes import can_fork

@@ -15,14 +15,12 @@ import click
 from pydantic import BaseModel
 from rich.console import Console
 
-from fedast.config.schema import (
-    ALGORITHMS,
-    AVAILABILITY,
-    DELAYS,
-    STEPS,
-    CalibrationConfig,
-    CombiningConfig,
-)
+from fedast.aggregation.aggregators import AGGREGATORS
+from fedast.aggregation.server_optimizers import SERVER_OPTIMIZERS
+from fedast.aggregation.settings import Calibration
+from fedast.algorithms.options import ALGORITHMS
+from fedast.sim.availability import AVAILABILITY
+from fedast.sim.delays import DELAYS
 from fedast.tasks.own import plugins
 from fedast.tasks.presets import PRESETS
 
@@ -43,13 +41,13 @@ class Entry:
 
 def entries(what: str) -> list[Entry]:
     sections: Mapping[str, Mapping[str, type[BaseModel]]] = {
-        "algorithms": ALGORITHMS,
-        "delays": DELAYS,
-        "availability": AVAILABILITY,
+        "algorithms": ALGORITHMS.builtin,
+        "delays": DELAYS.builtin,
+        "availability": AVAILABILITY.builtin,
         "server": {
-            **{f"server_step.{name}": section for name, section in STEPS.items()},
-            "combining": CombiningConfig,
-            "calibration": CalibrationConfig,
+            **{f"server_optimizer.{n}": kind for n, kind in SERVER_OPTIMIZERS.builtin.items()},
+            **{f"aggregator.{n}": kind for n, kind in AGGREGATORS.builtin.items()},
+            "calibration": Calibration,
         },
     }
     if what in sections:

@@ -21,8 +21,7 @@ from rich.progress import (
 )
 
 from fedast.cli.tables import new_table
-from fedast.config.errors import ConfigError
-from fedast.config.load import nearest
+from fedast.parts.errors import ConfigError, nearest
 from fedast.tasks.data import cache
 from fedast.tasks.data.cache import DataError, Stored
 from fedast.tasks.data.sources import DATASETS, fetch, load

@@ -23,7 +23,6 @@ from fedast.cli.live import LineView, LiveView
 from fedast.cli.processes import Processes
 from fedast.cli.running import load_resolved
 from fedast.cli.tables import result_table
-from fedast.config.errors import ConfigError
 from fedast.federation import wire
 from fedast.federation.agent import Agent
 from fedast.federation.keys import name_of
@@ -38,6 +37,7 @@ from fedast.federation.nats.transport import (
     order,
 )
 from fedast.federation.transport import TransportError
+from fedast.parts.errors import ConfigError
 from fedast.records.run import RESULT, RunResult, read_run
 
 for noisy in ("nats", "asyncio"):  # they warn of what is normal with TLS

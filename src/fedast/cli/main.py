@@ -24,8 +24,8 @@ def guarded(command: Callable[..., Any]) -> Callable[..., Any]:
     """Turn what users can get wrong into one line; anything else is a bug and shows as one."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        from fedast.config.errors import ConfigError
         from fedast.federation.transport import TransportError
+        from fedast.parts.errors import ConfigError
         from fedast.records.run import UnusableFolder
         from fedast.sim.tables import BadInputFile
         from fedast.tasks.data.cache import DataError

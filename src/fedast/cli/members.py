@@ -12,9 +12,9 @@ from rich.console import Console
 
 from fedast.cli.federation import layout_of, processes_of
 from fedast.cli.tables import new_table
-from fedast.config.errors import ConfigError
 from fedast.federation.keys import expiry
 from fedast.federation.nats.setup import CONTROL, SERVER, Layout, register_of
+from fedast.parts.errors import ConfigError
 
 _SOON = datetime.timedelta(days=30)
 _NATS = "nats"

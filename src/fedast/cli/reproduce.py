@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.padding import Padding
 
 from fedast.cli.running import interruptible, prepare_data
-from fedast.config.errors import ConfigError
 from fedast.config.load import check_running
+from fedast.parts.errors import ConfigError
 from fedast.records.run import RunResult, write_atomically
 from fedast.reproduce.reproduce import (
     Job,

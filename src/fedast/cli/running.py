@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from fedast.algorithms.options import ALGORITHMS
 from fedast.cli.live import LineView, LiveView
 from fedast.cli.tables import (
     against,
@@ -27,11 +28,11 @@ from fedast.cli.tables import (
     result_table,
     saturation_warnings,
 )
-from fedast.config.errors import ConfigError
-from fedast.config.load import load, nearest
+from fedast.config.load import load
 from fedast.config.no_effect import Note, for_all, lines, notes_of
 from fedast.config.resolve import resolve
-from fedast.config.schema import ALGORITHMS, RunConfig
+from fedast.config.schema import RunConfig
+from fedast.parts.errors import ConfigError, nearest
 from fedast.records import toml
 from fedast.records.run import CONFIG, RunResult, claim_folder, write_atomically
 from fedast.report.compare import Comparison, compare
@@ -418,7 +419,7 @@ def _labelled(
     is of use, so it is not among that.
     """
     if "all" in algorithms:
-        algorithms = tuple(ALGORITHMS)
+        algorithms = tuple(ALGORITHMS.names())
     configs: dict[str, RunConfig] = {}
     notes: dict[str, list[Note]] = {}
     about = [setting for setting in settings if setting.startswith("algorithm.")]

@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from fedast.algorithms.sync_st import SyncST
 from fedast.algorithms.theory import Problem
 from fedast.cli.running import load_noted
 from fedast.cli.tables import new_table
 from fedast.config.load import load
-from fedast.config.schema import SyncST
 from fedast.run.theory import Theory, theory
 
 

@@ -5,34 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fedast.algorithms.fedast import least_requests
-from fedast.config.plan import Outline, active_cap, most_active, plan
-from fedast.config.schema import (
-    ActiveCap,
-    AlgorithmConfig,
-    AsyncConfig,
-    Bernoulli,
-    Centralized,
-    FedASTDynamic,
-    FedBuff,
-    SequentialFedAvg,
-    Simulation,
-    SyncConfig,
-    SyncST,
-)
+from fedast.algorithms.centralized import Centralized
+from fedast.algorithms.fedast import FedASTDynamic
+from fedast.algorithms.fedbuff import FedBuff
+from fedast.algorithms.options import AlgorithmOptions, SyncOptions
+from fedast.algorithms.sequential_fedavg import SequentialFedAvg
+from fedast.algorithms.sync_bayes_st import SyncBayesST
+from fedast.algorithms.sync_st import SyncST
+from fedast.algorithms.sync_ucb_st import SyncUCBST
+from fedast.algorithms.task_state import least_requests
+from fedast.config.plan import Outline, plan
+from fedast.config.schema import Simulation
 from fedast.core.protocol import TaskSpec
+from fedast.sim.availability import ActiveCap, Bernoulli
 
 
 def cautions(
-    tasks: Sequence[Outline], algorithm: AlgorithmConfig, simulation: Simulation
+    tasks: Sequence[Outline], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> list[tuple[str, str]]:
     """Keys and what to know about them."""
     if isinstance(algorithm, FedASTDynamic):
         return _cannot_move(tasks, plan(tasks, algorithm, simulation))
     if isinstance(algorithm, FedBuff) and algorithm.idle:
         total = _in_all(tasks, plan(tasks, algorithm, simulation))
-        return _more_than_clients(total, most_active(simulation))
-    if isinstance(algorithm, AsyncConfig | Centralized):
+        return _more_than_clients(total, simulation.most_active)
+    if not isinstance(algorithm, SyncOptions) or isinstance(algorithm, Centralized):
         return []
     return _waits_for_all(tasks, algorithm, simulation)
 
@@ -75,7 +72,7 @@ def _more_than_clients(total: int, most: int) -> list[tuple[str, str]]:
 
 
 def _waits_for_all(
-    tasks: Sequence[Outline], algorithm: SyncConfig, simulation: Simulation
+    tasks: Sequence[Outline], algorithm: SyncOptions, simulation: Simulation
 ) -> list[tuple[str, str]]:
     """Where the first k updates are all that can come, there is no straggler mitigation."""
     k = algorithm.first_k
@@ -97,35 +94,25 @@ def _waits_for_all(
 
 
 def clients_per_round(
-    tasks: Sequence[Outline], algorithm: SyncConfig, simulation: Simulation
+    tasks: Sequence[Outline], algorithm: SyncOptions, simulation: Simulation
 ) -> list[float]:
     """How many clients each task gets in a round while all of them train: at least, or expected."""
-    count = _available(simulation)
+    count = simulation.availability.clients_per_round(simulation.clients)
     match algorithm:
         case SequentialFedAvg():
             return [count] * len(tasks)
-        case SyncST(assignment="round-robin"):
+        case SyncST(split="round-robin"):
             return [count / len(tasks)] * len(tasks)
-        case SyncST() | Centralized():
-            pass
-        case _:  # these leave a few of the available clients out, where there are no more
-            spare = min(float(algorithm.extra), max(0.0, count - len(tasks)))
+        case SyncBayesST(extra=extra) | SyncUCBST(extra=extra):
+            # These leave a few of the available clients out, where there are no more.
+            spare = min(float(extra), max(0.0, count - len(tasks)))
             if isinstance(simulation.availability, ActiveCap):
-                count = min(count + algorithm.extra, float(simulation.clients))
+                count = min(count + extra, float(simulation.clients))
             count -= spare
+        case _:
+            pass
     total = sum(task.allocation.share for task in tasks)
     shares = [count * task.allocation.share / total for task in tasks]
     if isinstance(simulation.availability, Bernoulli):
         return shares
     return [float(math.floor(share + 1e-9)) for share in shares]
-
-
-def _available(simulation: Simulation) -> float:
-    """Clients of a round; of a trace at most."""
-    match simulation.availability:
-        case ActiveCap():
-            return float(active_cap(simulation) or simulation.clients)
-        case Bernoulli(p=p):
-            return p * simulation.clients
-        case _:
-            return float(simulation.clients)

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedast.config.errors import ConfigError
 from fedast.config.load import parse
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
+from fedast.parts.errors import ConfigError
 
 _FILES = ("delay", "availability")
 """Parts of the simulation that may name a file."""

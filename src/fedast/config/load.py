@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
+import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
-from fedast.config.errors import ConfigError
+from fedast.algorithms.options import ALGORITHMS
 from fedast.config.renamed import translated
-from fedast.config.schema import (
-    ALGORITHMS,
-    AVAILABILITY,
-    DELAYS,
-    STEPS,
-    CalibrationConfig,
-    CombiningConfig,
-    Compute,
-    FederationConfig,
-    RunConfig,
-    Simulation,
-    SpeedGroups,
-    TaskConfig,
-    TrainingOverrides,
-)
+from fedast.config.schema import RunConfig
+from fedast.parts.errors import ConfigError, nearest
+from fedast.parts.parsing import parse_section
+from fedast.parts.registry import make_importable
+
+_ADDRESS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def load(
@@ -54,32 +43,42 @@ def load(
         apply_settings(table, settings, algorithm=algorithm)
         if seed is not None:
             table["seed"] = seed
-        config = parse(table)
+        config = parse(table, path.parent)
         check_running(settings, {config.algorithm.name, *beside})
         return config
     except ConfigError as error:
         raise error.within(str(path)) from None
 
 
-def parse(table: Mapping[str, Any]) -> RunConfig:
-    """Check a table; the first thing that is wrong with it becomes a ``ConfigError``."""
+def parse(table: Mapping[str, Any], folder: Path = Path()) -> RunConfig:
+    """Check a table; the first thing that is wrong with it becomes a ``ConfigError``.
+
+    Modules with the user's own parts are looked for in the folders of ``path``, which are relative
+    to ``folder``.
+    """
     table = translated(table)
-    try:
-        config = RunConfig.model_validate(_lists_as_tuples(table))
-    except ValidationError as error:
-        raise _translate(error, table) from None
+    if names_own_code(table):
+        make_importable([str((folder / place).resolve()) for place in _path_of(table)])
+    config = parse_section(RunConfig, table)
     for name, options in config.algorithms.items():
-        if name not in ALGORITHMS:
-            raise ConfigError(f"algorithms.{name}", f"unknown algorithm{nearest(name, ALGORITHMS)}")
-        try:
-            RunConfig.model_validate(
-                {"algorithm": {**options, "name": name}, "tasks": ({"use": "-"},)}
-            )
-        except ValidationError as error:
-            found = _translate(error, {"algorithm": options})
-            key = found.key.replace("algorithm", f"algorithms.{name}", 1)
-            raise ConfigError(key, found.problem) from None
+        ALGORITHMS.parse({**options, "name": name}, f"algorithms.{name}")
     return config
+
+
+def names_own_code(value: Any) -> bool:
+    """Whether something in a table looks like ``package.module:Name``."""
+    if isinstance(value, Mapping):
+        return any(map(names_own_code, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(names_own_code, value))
+    return isinstance(value, str) and _ADDRESS.fullmatch(value) is not None
+
+
+def _path_of(table: Mapping[str, Any]) -> Sequence[str]:
+    given = table.get("path")
+    if isinstance(given, list | tuple) and all(isinstance(place, str) for place in given):
+        return given or (".",)
+    return (".",)  # missing, or wrong: the schema says so
 
 
 def apply_settings(
@@ -205,99 +204,3 @@ def _entry(entries: list[Any], name: str, key: str) -> Any:
     if name in names:
         return entries[names.index(name)]
     raise ConfigError(key, f"there is no task {name!r}{nearest(name, filter(None, names))}")
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """'; did you mean ...?', or what there is."""
-    known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; there are {', '.join(known)}" if known else ""
-
-
-def _lists_as_tuples(value: Any) -> Any:
-    """Strict validation takes tuples for tuples; TOML has lists."""
-    if isinstance(value, Mapping):
-        return {key: _lists_as_tuples(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return tuple(map(_lists_as_tuples, value))
-    return value
-
-
-# --- errors --------------------------------------------------------------------------------
-
-_SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
-    (): RunConfig,
-    ("simulation",): Simulation,
-    ("simulation", "speeds"): SpeedGroups,
-    ("compute",): Compute,
-    ("federation",): FederationConfig,
-    ("tasks", "*"): TaskConfig,
-    ("tasks", "*", "sync"): TrainingOverrides,
-    ("tasks", "*", "combining"): CombiningConfig,
-    ("tasks", "*", "calibration"): CalibrationConfig,
-    **{("tasks", "*", "server_step", tag): section for tag, section in STEPS.items()},
-    **{("algorithm", tag): section for tag, section in ALGORITHMS.items()},
-    **{("simulation", "delay", tag): section for tag, section in DELAYS.items()},
-    **{("simulation", "availability", tag): section for tag, section in AVAILABILITY.items()},
-}
-
-
-def _translate(error: ValidationError, table: Mapping[str, Any]) -> ConfigError:
-    # A misspelled key explains what else is missing, so it is reported first.
-    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-    where = tuple("*" if isinstance(part, int) else str(part) for part in first["loc"])
-    key = _spell(first["loc"], table)
-    match first["type"]:
-        case "extra_forbidden":
-            section = _SECTIONS.get(where[:-1])
-            known = section.model_fields if section is not None else ()
-            if where[0] == "algorithm" and any(
-                where[-1] in other.model_fields for other in ALGORITHMS.values()
-            ):
-                return ConfigError(
-                    key,
-                    f"{where[1]} has no such option; under algorithms.NAME it holds for an "
-                    "algorithm that has it",
-                )
-            return ConfigError(key, f"unknown key{nearest(where[-1], known)}")
-        case "missing":
-            return ConfigError(key, "is missing")
-        case "union_tag_invalid":
-            known = first["ctx"]["expected_tags"].replace("'", "").split(", ")
-            field = first["ctx"]["discriminator"].strip("'")
-            tag = first["ctx"]["tag"]
-            return ConfigError(f"{key}.{field}", f"unknown value {tag!r}{nearest(tag, known)}")
-        case "union_tag_not_found":
-            return ConfigError(
-                f"{key}.{first['ctx']['discriminator'].strip(chr(39))}", "is missing"
-            )
-        case _:
-            message = first["msg"].removeprefix("Value error, ")
-            problem = message[0].lower() + message[1:]
-            return ConfigError(key, f"{problem}, got {first['input']!r}")
-
-
-def _spell(loc: tuple[int | str, ...], table: Mapping[str, Any]) -> str:
-    """The key as the user would write it: no union tags, tasks by name."""
-    words: list[str] = []
-    here: Any = table
-    for position, part in enumerate(loc):
-        if isinstance(part, int):
-            here = here[part] if isinstance(here, Sequence) and part < len(here) else None
-            named = here.get("name", here.get("use")) if isinstance(here, Mapping) else None
-            words.append(str(named) if isinstance(named, str) else str(part))
-            continue
-        known = isinstance(here, Mapping) and part in here
-        is_tag = where_tag(loc[:position]) and not known
-        if not is_tag:
-            words.append(part)
-            here = here.get(part) if isinstance(here, Mapping) else None
-    return ".".join(words)
-
-
-def where_tag(loc: tuple[int | str, ...]) -> bool:
-    """Whether pydantic puts a union's tag after this place."""
-    tagged = {("algorithm",), ("simulation", "delay"), ("simulation", "availability")}
-    return loc in tagged or loc[-1:] == ("server_step",)

@@ -17,29 +17,23 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fedast.aggregation.settings import Adaptive, Calibration, Combining
+from fedast.aggregation.server_optimizers import Fadas
+from fedast.aggregation.settings import Calibration
+from fedast.algorithms.centralized import Centralized
+from fedast.algorithms.fedast import FedASTDynamic
+from fedast.algorithms.options import USUAL_RATIO, AlgorithmOptions, AsyncOptions, SyncOptions
+from fedast.algorithms.selection import Uniform
+from fedast.algorithms.sequential_fedavg import SequentialFedAvg
+from fedast.algorithms.sync_bayes_st import SyncBayesST
+from fedast.algorithms.sync_st import SyncST
 from fedast.config.cautions import cautions
-from fedast.config.errors import ConfigError
-from fedast.config.plan import USUAL_RATIO, Outline, active_cap, plan
+from fedast.config.load import names_own_code
+from fedast.config.plan import Outline, plan
 from fedast.config.resolve import TaskOutline, options_of, outline, preset_of
-from fedast.config.schema import (
-    ActiveCap,
-    AlgorithmConfig,
-    AsyncConfig,
-    Bernoulli,
-    Centralized,
-    FedASTDynamic,
-    FedASTNoBuffer,
-    Measured,
-    RunConfig,
-    SequentialFedAvg,
-    Simulation,
-    SyncBayesST,
-    SyncST,
-    TaskConfig,
-    TrainingOverrides,
-)
+from fedast.config.schema import RunConfig, Simulation, TaskConfig, TrainingOverrides
 from fedast.core.protocol import TaskSpec
+from fedast.parts.errors import ConfigError
+from fedast.sim.availability import ActiveCap, Bernoulli
 from fedast.tasks.embedded import SyntheticOptions
 from fedast.tasks.paper import ImageOptions
 from fedast.tasks.preset import Preset
@@ -78,7 +72,7 @@ def notes_of(config: RunConfig) -> list[Note]:
 
 
 def notes(
-    tasks: Sequence[Outline], algorithm: AlgorithmConfig, simulation: Simulation
+    tasks: Sequence[Outline], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> list[Note]:
     """Of tasks that are to be trained by an algorithm; what a file adds to that is left out."""
     sketches = [_sketch(task) for task in tasks]
@@ -155,25 +149,22 @@ def _sketch(task: Outline) -> TaskOutline:
 
 
 def _in_algorithm(
-    tasks: Sequence[TaskOutline], algorithm: AlgorithmConfig, simulation: Simulation
+    tasks: Sequence[TaskOutline], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> Reasons:
-    if isinstance(algorithm, AsyncConfig | SyncST):
-        if algorithm.selection == "uniform":
-            yield "candidates", 'selection = "uniform" draws one client and keeps it'
-        elif algorithm.candidates == 1:
+    if isinstance(algorithm, AsyncOptions | SyncST):
+        selection = algorithm.selection
+        if not isinstance(selection, Uniform) and getattr(selection, "candidates", 2) == 1:
             yield "selection", "there is nothing to choose from one candidate"
-    if isinstance(algorithm, AsyncConfig):
-        if algorithm.staleness_weight == "constant":
-            yield "staleness_slope", 'staleness_weight is "constant"'
-        if algorithm.staleness_weight != "hinge":
-            yield "staleness_grace", f'staleness_weight is "{algorithm.staleness_weight}"'
+    if isinstance(algorithm, AsyncOptions):
         if not _cancels(tasks, simulation):
             yield "cancel", "no task ends while others go on"
-    elif not any(_cut_short(task) for task in tasks) or len(tasks) == 1:
+    elif isinstance(algorithm, SyncOptions) and (
+        not any(_cut_short(task) for task in tasks) or len(tasks) == 1
+    ):
         yield "cancel", "no task ends in the middle of a round while others go on"
     match algorithm:
         case FedASTDynamic() if len(tasks) == 1:
-            for key in ("weighting", "variance_window", "period"):
+            for key in ("allocation_rule", "variance_window", "period"):
                 yield key, "there is one task, and nothing to move requests to"
         case SyncBayesST(candidates=1):
             for key in ("alpha", "history"):
@@ -183,10 +174,10 @@ def _in_algorithm(
             yield "stragglers", "there is one pseudo-client, which is waited for"
         case _:
             pass
-    if not isinstance(algorithm, AsyncConfig | Centralized):
+    if isinstance(algorithm, SyncOptions) and not isinstance(algorithm, Centralized):
         if algorithm.first_k == "all":
             yield "stragglers", 'first_k = "all" waits for everyone'
-        elif (active_cap(simulation) or simulation.clients) <= algorithm.first_k:
+        elif simulation.most_active <= algorithm.first_k:
             yield "stragglers", "no round has more clients than first_k, so it waits for everyone"
 
 
@@ -206,7 +197,7 @@ def _cut_short(task: TaskOutline) -> bool:
 
 
 def _overridden(
-    tasks: Sequence[TaskOutline], algorithm: AlgorithmConfig, simulation: Simulation
+    tasks: Sequence[TaskOutline], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> Reasons:
     """Options for tasks that do not set their own, where all do, and to something else."""
     specs = _plan(tasks, algorithm, simulation)
@@ -221,15 +212,15 @@ def _overridden(
         stripped = [replace(t, goal=replace(t.goal, evaluate_every=None)) for t in tasks]
         if disagrees(stripped):
             yield "evaluate_every", every("an evaluate_every")
-            if isinstance(algorithm, FedASTNoBuffer) and all(t.goal.evaluate_every for t in tasks):
+            if not _buffered(algorithm) and all(t.goal.evaluate_every for t in tasks):
                 yield "ratio", every("an evaluate_every")
-    if all(t.training.server_lr or isinstance(t.server.step, Adaptive) for t in tasks):
+    if all(t.training.server_lr or t.server.optimizer.adaptive for t in tasks):
         stripped = [replace(t, training=replace(t.training, server_lr=None)) for t in tasks]
         if disagrees(stripped):
-            yield "server_lr", every("a server_lr or an adaptive step")
-    if not isinstance(algorithm, AsyncConfig):
+            yield "server_lr", every("a server_lr or an adaptive optimizer")
+    if not isinstance(algorithm, AsyncOptions):
         return
-    if all(t.allocation.buffer for t in tasks) and not isinstance(algorithm, FedASTNoBuffer):
+    if all(t.allocation.buffer for t in tasks) and algorithm.buffered:
         stripped = [replace(t, allocation=replace(t.allocation, buffer=None)) for t in tasks]
         if disagrees(stripped):
             yield "ratio", every("a buffer")
@@ -243,13 +234,13 @@ def _overridden(
         yield "initial", "the tasks that it is for have equal shares"
 
 
-def _own_evaluations(task: TaskOutline, algorithm: AlgorithmConfig) -> bool:
+def _own_evaluations(task: TaskOutline, algorithm: AlgorithmOptions) -> bool:
     hint = None if algorithm.synchronous else task.goal.evaluate_hint
     return (task.goal.evaluate_every or hint) is not None
 
 
 def _plan(
-    tasks: Sequence[TaskOutline], algorithm: AlgorithmConfig, simulation: Simulation
+    tasks: Sequence[TaskOutline], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> list[TaskSpec] | None:
     try:
         return plan(tasks, algorithm, simulation)
@@ -260,13 +251,11 @@ def _plan(
 # --- the simulated world --------------------------------------------------------------------------
 
 
-def _in_simulation(algorithm: AlgorithmConfig, simulation: Simulation) -> Reasons:
+def _in_simulation(algorithm: AlgorithmOptions, simulation: Simulation) -> Reasons:
     if isinstance(algorithm, Centralized):
         alone = "centralized has one pseudo-client of average speed, always available"
-        if simulation.availability not in (
-            ActiveCap(),
-            ActiveCap(cap=active_cap(Simulation(clients=simulation.clients))),
-        ):
+        usual = ActiveCap()
+        if simulation.availability not in (usual, usual.complete(simulation.clients)):
             yield "availability", alone
         if _given(simulation, "speeds"):
             yield "speeds", alone
@@ -280,7 +269,7 @@ def _in_simulation(algorithm: AlgorithmConfig, simulation: Simulation) -> Reason
 
 
 def _in_allocation(
-    task: TaskOutline, tasks: Sequence[TaskOutline], algorithm: AlgorithmConfig
+    task: TaskOutline, tasks: Sequence[TaskOutline], algorithm: AlgorithmOptions
 ) -> Reasons:
     given = task.allocation
     if algorithm.synchronous:
@@ -289,8 +278,8 @@ def _in_allocation(
             yield "requests", why
         if given.buffer is not None:
             yield "buffer", why
-    elif isinstance(algorithm, FedASTNoBuffer) and given.buffer not in (None, 1):
-        yield "buffer", "fedast-nobuffer steps after every update"
+    elif not _buffered(algorithm) and given.buffer not in (None, 1):
+        yield "buffer", f"{algorithm.name} steps after every update"
     if given.share != Allocation().share:
         why_not = _no_share(task, tasks, algorithm)
         if why_not:
@@ -298,25 +287,25 @@ def _in_allocation(
 
 
 def _no_share(
-    task: TaskOutline, tasks: Sequence[TaskOutline], algorithm: AlgorithmConfig
+    task: TaskOutline, tasks: Sequence[TaskOutline], algorithm: AlgorithmOptions
 ) -> str | None:
     """Why a task's share does not matter, if it does not."""
     if len(tasks) == 1:
         return "there is one task"
     match algorithm:
-        case SyncST(assignment="round-robin"):
-            return 'assignment = "round-robin" gives all tasks the same'
+        case SyncST(split="round-robin"):
+            return 'split = "round-robin" gives all tasks the same'
         case SequentialFedAvg() | Centralized():
             return f"{algorithm.name} does not split clients over tasks"
-        case FedASTDynamic(weighting=weighting) if weighting == "shares" or ":" in weighting:
+        case FedASTDynamic(allocation_rule=rule) if rule.uses_share:
             return None
         case _ if algorithm.synchronous:
             return None
-        case _ if isinstance(algorithm, AsyncConfig) and algorithm.initial == "shares":
+        case _ if isinstance(algorithm, AsyncOptions) and algorithm.initial == "shares":
             settled = task.allocation.requests is not None or task.goal.join_time > 0
             return "the task has requests of its own" if settled else None
         case _:
-            or_so = ' or weighting = "shares"' if isinstance(algorithm, FedASTDynamic) else ""
+            or_so = ' or allocation_rule = "shares"' if isinstance(algorithm, FedASTDynamic) else ""
             return f'{algorithm.name} uses it only with initial = "shares"{or_so}'
 
 
@@ -329,33 +318,34 @@ def _in_goal(task: TaskOutline, simulation: Simulation) -> Reasons:
         yield "leave_time", f"its time limit is earlier, {min(limits):g}"
 
 
-def _in_server(task: TaskOutline, algorithm: AlgorithmConfig) -> Reasons:
+def _in_server(task: TaskOutline, algorithm: AlgorithmOptions) -> Reasons:
     side = task.server
-    if side.combining.trim != Combining().trim and side.combining.rule != "trimmed-mean":
-        yield "combining.trim", f'the rule is "{side.combining.rule}"'
-    if side.combining.clip == "median" and _one_update(algorithm):
-        yield "combining.clip", "a round has one update, which is its own median"
+    if side.aggregator.clip == "median" and _one_update(algorithm):
+        yield "aggregator.clip", "a round has one update, which is its own median"
     if side.calibration.use == "never":
         for key in ("precision", "place"):
             if getattr(side.calibration, key) != getattr(Calibration(), key):
                 yield f"calibration.{key}", 'calibration is "never" used'
     elif isinstance(algorithm, Centralized):
         yield "calibration", "there is one pseudo-client, and nobody whose update is missing"
-    step = side.step
-    late = step.patience if isinstance(step, Adaptive) and step.rule == "fadas" else None
-    if late not in (None, Adaptive().patience) and algorithm.synchronous:
-        yield "server_step.patience", f"no update comes late with {algorithm.name}"
+    optimizer = side.optimizer
+    if isinstance(optimizer, Fadas) and _given(optimizer, "patience") and algorithm.synchronous:
+        yield "server_optimizer.patience", f"no update comes late with {algorithm.name}"
 
 
-def _one_update(algorithm: AlgorithmConfig) -> bool:
-    if isinstance(algorithm, AsyncConfig):
-        return isinstance(algorithm, FedASTNoBuffer)
-    return isinstance(algorithm, Centralized) or algorithm.first_k == 1
+def _buffered(algorithm: AlgorithmOptions) -> bool:
+    return not isinstance(algorithm, AsyncOptions) or algorithm.buffered
+
+
+def _one_update(algorithm: AlgorithmOptions) -> bool:
+    if isinstance(algorithm, AsyncOptions):
+        return not algorithm.buffered
+    return algorithm.updates_per_round(1) == 1
 
 
 def _in_file(task: TaskConfig, preset: Preset, config: RunConfig) -> Reasons:
     """What only a configuration can say of a task."""
-    if isinstance(config.simulation.delay, Measured) and task.size not in (None, preset.size):
+    if not config.simulation.delay.uses_step_cost and task.size not in (None, preset.size):
         yield "size", "measured work times are taken as they are"
     if _given(task, "level"):
         if task.target is None:
@@ -391,10 +381,10 @@ def _in_file(task: TaskConfig, preset: Preset, config: RunConfig) -> Reasons:
 
 
 def _elsewhere(config: RunConfig) -> Reasons:
-    algorithm, compute = config.algorithm, config.compute
+    compute = config.compute
     own = config.federation.data or any(task.use not in PRESETS for task in config.tasks)
-    if config.path and not own and ":" not in getattr(algorithm, "weighting", ""):
-        yield "path", "no task, weighting or client's data is a function of your own"
+    if config.path and not own and not names_own_code(config.model_dump(exclude={"path"})):
+        yield "path", "no part of the run is your own code"
     names = [task.name or task.use for task in config.tasks]
     kinds: set[Any] = {compute.trainers.get(name, compute.trainer) for name in names}
     settled = all(name in compute.trainers for name in names)

@@ -6,21 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from fedast.aggregation.settings import ADAPTIVE_RATE, Adaptive, ServerSide
-from fedast.config.errors import ConfigError
-from fedast.config.schema import (
-    ActiveCap,
-    AlgorithmConfig,
-    AsyncConfig,
-    Centralized,
-    FedASTNoBuffer,
-    FedBuff,
-    SequentialFedAvg,
-    Simulation,
-    SyncST,
-)
+from fedast.aggregation.server_optimizers import ADAPTIVE_LR
+from fedast.aggregation.settings import ServerSide
+from fedast.algorithms.options import AlgorithmOptions, AsyncOptions
+from fedast.config.schema import Simulation
 from fedast.core.apportion import largest_remainder
 from fedast.core.protocol import TaskSpec
+from fedast.parts.errors import ConfigError
 from fedast.records.run import ALL_TASKS
 from fedast.tasks.metrics import METRICS
 from fedast.tasks.task import Allocation, Goal, Training
@@ -45,75 +37,30 @@ class Outline(Protocol):
     def server(self) -> ServerSide: ...
 
 
-def active_cap(simulation: Simulation) -> int | None:
-    """The cap on active clients, if the run has one."""
-    match simulation.availability:
-        case ActiveCap(cap=cap):
-            return max(1, round(0.3 * simulation.clients)) if cap is None else cap
-        case _:
-            return None
-
-
-def most_active(simulation: Simulation) -> int:
-    """The most clients that can hold requests at a time."""
-    return active_cap(simulation) or simulation.clients
-
-
-USUAL_RATIO = 32.0
-"""The paper's R/b."""
-
-
-def ratio_of(algorithm: AsyncConfig, requests: int) -> float:
-    """R/b of a task with so many requests and no buffer of its own.
-
-    By default the paper's, but small enough for a buffer of at least 2: Realloc leaves every task
-    R/b requests, so with b = 1 everywhere it could not move a single one.
-    """
-    if algorithm.ratio is not None:
-        return algorithm.ratio
-    return max(1.0, min(USUAL_RATIO, requests / 2))
-
-
 def plan(
-    tasks: Sequence[Outline], algorithm: AlgorithmConfig, simulation: Simulation
+    tasks: Sequence[Outline], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> list[TaskSpec]:
     """Check what tasks ask for against each other and fill in the rest."""
     _check(tasks, simulation)
-    match algorithm:
-        case SyncST(assignment="round-robin", selection="speed" | "loss"):
-            raise ConfigError("algorithm.selection", "goes with random assignment only")
-        case SyncST(selection="speed" | "loss") if active_cap(simulation) is None:
-            raise ConfigError(
-                "algorithm.selection",
-                "needs simulation.availability active_cap: elsewhere all who can take part do",
-            )
-        case SequentialFedAvg() if simulation.until != "each":
-            raise ConfigError(
-                "simulation.until", 'must be "each": the next task begins when one has ended'
-            )
-        case _:
-            pass
+    algorithm.check(active_cap=simulation.active_cap, until=simulation.until)
     requests = [1] * len(tasks)
     buffers = [1] * len(tasks)
-    if isinstance(algorithm, AsyncConfig):
+    if isinstance(algorithm, AsyncOptions):
         requests, buffers = _allocate(tasks, algorithm, simulation)
-        _check_combining(tasks, buffers)
-    elif isinstance(algorithm, Centralized):
-        _check_combining(tasks, [1] * len(tasks))
-    elif algorithm.first_k != "all":
-        _check_combining(tasks, [algorithm.first_k] * len(tasks))
+    _check_aggregators(tasks, [algorithm.updates_per_round(b) for b in buffers])
     return [
         TaskSpec(
             name=task.name,
             active_requests=r,
             buffer_size=b,
-            min_buffer_size=task.server.combining.min_updates,
+            min_buffer_size=task.server.aggregator.min_updates,
             share=task.allocation.share,
             target=task.goal.target,
             higher_is_better=METRICS[task.metric].higher_is_better,
             max_rounds=task.goal.max_rounds,
-            evaluate_every=task.goal.evaluate_every or _evaluate_every(algorithm, task.goal, r),
-            server_lr=task.training.server_lr or _server_rate(algorithm, task),
+            evaluate_every=task.goal.evaluate_every
+            or algorithm.evaluation_period(task.goal.evaluate_hint, r),
+            server_lr=task.training.server_lr or _server_lr(algorithm, task),
             client_lr=task.training.client_lr,
             local_steps=task.training.local_steps,
             batch_size=task.training.batch_size,
@@ -127,7 +74,7 @@ def _check(tasks: Sequence[Outline], simulation: Simulation) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"tasks.{name}.name", "two tasks have this name; give one another")
-    cap = active_cap(simulation)
+    cap = simulation.active_cap
     if cap is not None and cap > simulation.clients:
         raise ConfigError(
             "simulation.availability.cap",
@@ -161,7 +108,7 @@ def _check(tasks: Sequence[Outline], simulation: Simulation) -> None:
 
 
 def _allocate(
-    tasks: Sequence[Outline], algorithm: AsyncConfig, simulation: Simulation
+    tasks: Sequence[Outline], algorithm: AsyncOptions, simulation: Simulation
 ) -> tuple[list[int], list[int]]:
     """R and b of every task. Tasks that join later take their R from those of the start."""
     first = [task for task in tasks if task.goal.join_time == 0]
@@ -201,9 +148,9 @@ def _allocate(
             raise ConfigError(
                 f"tasks.{task.name}.requests", f"is {r}: too much of the {total} of all; lower it"
             )
-        least = task.server.combining.min_updates
-        b = task.allocation.buffer or max(least, round(r / ratio_of(algorithm, r)))
-        if isinstance(algorithm, FedASTNoBuffer):
+        least = task.server.aggregator.min_updates
+        b = task.allocation.buffer or max(least, round(r / algorithm.ratio_for(r)))
+        if not algorithm.buffered:
             b = 1
         elif b > r:
             raise ConfigError(
@@ -216,41 +163,28 @@ def _allocate(
 
 
 def _total_requests(
-    asked: Sequence[int | None], algorithm: AsyncConfig, simulation: Simulation
+    asked: Sequence[int | None], algorithm: AsyncOptions, simulation: Simulation
 ) -> int:
     if algorithm.requests is not None:
         return algorithm.requests
     if all(asked):
         return sum(filter(None, asked))
-    cap = active_cap(simulation)
-    # 1.28 requests per active client is the paper's 384 over 300.
-    usual = round(1.28 * (cap if cap is not None else 0.3 * simulation.clients))
-    if isinstance(algorithm, FedBuff) and algorithm.idle:
-        usual = min(usual, most_active(simulation))
+    usual = algorithm.usual_requests(simulation.active_cap, simulation.clients)
     return max(len(asked), usual)
 
 
-def _server_rate(algorithm: AlgorithmConfig, task: Outline) -> float:
-    # The algorithm's rate scales updates; an adaptive step's length is the rate itself.
-    return ADAPTIVE_RATE if isinstance(task.server.step, Adaptive) else algorithm.server_lr
+def _server_lr(algorithm: AlgorithmOptions, task: Outline) -> float:
+    # The algorithm's rate scales updates; an adaptive optimizer's step is the rate itself.
+    return ADAPTIVE_LR if task.server.optimizer.adaptive else algorithm.server_lr
 
 
-def _check_combining(tasks: Sequence[Outline], updates: Sequence[int]) -> None:
-    """A rule that cuts nothing off would be the mean by another name."""
+def _check_aggregators(tasks: Sequence[Outline], updates: Sequence[int | None]) -> None:
+    """An aggregator that cuts nothing off would be the mean by another name."""
     for task, count in zip(tasks, updates, strict=True):
-        how = task.server.combining
-        if count < how.min_updates:
+        how = task.server.aggregator
+        if count is not None and count < how.min_updates:
             raise ConfigError(
-                f"tasks.{task.name}.combining",
-                f"{how.rule} needs at least {how.min_updates} updates per round to cut any off, "
+                f"tasks.{task.name}.aggregator",
+                f"{how.name} needs at least {how.min_updates} updates per round to cut any off, "
                 f"here are {count}; take more, or the mean",
             )
-
-
-def _evaluate_every(algorithm: AlgorithmConfig, goal: Goal, requests: int) -> int:
-    if algorithm.synchronous:
-        return algorithm.evaluate_every
-    usual = goal.evaluate_hint or algorithm.evaluate_every
-    if isinstance(algorithm, FedASTNoBuffer):
-        return max(1, round(usual * requests / (algorithm.ratio or USUAL_RATIO)))
-    return usual

@@ -7,54 +7,90 @@ checked. ``renamed`` says what it found, so that a command can tell its user the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-from fedast.config.errors import ConfigError
+from fedast.algorithms.renamed import Tell, modernize
+from fedast.parts.errors import ConfigError
+
+Table: TypeAlias = dict[str, Any]
 
 _KEYS: Mapping[str, str] = {
-    "algorithm.server_rate": "server_lr",
-    "algorithms.*.server_rate": "server_lr",
+    "simulation.delay.model": "name",
+    "simulation.availability.model": "name",
     "tasks.*.client_rate": "client_lr",
     "tasks.*.server_rate": "server_lr",
     "tasks.*.sync.client_rate": "client_lr",
     "tasks.*.sync.server_rate": "server_lr",
     "tasks.*.initialisation": "initialization",
+    "tasks.*.server_step": "server_optimizer",
+    "tasks.*.server_optimizer.rule": "name",
+    "tasks.*.combining": "aggregator",
+    "tasks.*.aggregator.rule": "name",
 }
 """Where a key used to be, ``*`` standing for any name or number, and what it is called now."""
 
+_VALUES: Mapping[str, tuple[str, str]] = {
+    "tasks.*.server_optimizer": ("plain", "sgd"),
+    "tasks.*.server_optimizer.name": ("plain", "sgd"),
+}
+"""Values that have another name now."""
 
-def translated(table: Mapping[str, Any]) -> dict[str, Any]:
+
+def translated(table: Mapping[str, Any]) -> Table:
     """A copy of a table with today's names."""
-    copy: dict[str, Any] = _copied(table)
-    for old, new, place, key in list(_found(copy)):
-        if new in place:
-            raise ConfigError(key, f"is now called {new}, which is set too; leave one out")
-        place[new] = place.pop(old)
+    copy: Table = _copied(table)
+    _translate(copy, lambda key, new: None)
     return copy
 
 
 def renamed(table: Mapping[str, Any]) -> list[str]:
     """A line for each name of an earlier version that a table uses."""
-    return [
-        f"{key} is now called {new}; the old name is still read"
-        for _, new, _, key in _found(_copied(table))
-    ]
+    lines: list[str] = []
+    _translate(
+        _copied(table),
+        lambda key, new: lines.append(f"{key} is now {new}; the old name is still read"),
+    )
+    return lines
 
 
-def _found(table: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], str]]:
+def _translate(table: Table, tell: Tell) -> None:
     for path, new in _KEYS.items():
-        *parents, old = path.split(".")
-        for place, where in _places(table, parents, ()):
-            if old in place:
-                yield old, new, place, ".".join((*where, old))
+        for place, where, old in _holders(table, path):
+            if new in place:
+                raise ConfigError(f"{where}.{old}", f"is now {new}, which is set too; leave one")
+            place[new] = place.pop(old)
+            tell(f"{where}.{old}", new)
+    for path, (before, now) in _VALUES.items():
+        for place, where, key in _holders(table, path):
+            if place[key] == before:
+                place[key] = now
+                tell(f"{where}.{key} = {before!r}", repr(now))
+    for place, where in [
+        *_places(table, ["algorithm"]),
+        *_places(table, ["algorithms", "*"]),
+    ]:
+        name = str(place.get("name", where.rpartition(".")[2]))
+        try:
+            modernize(place, name, lambda old, new, at=where: tell(f"{at}.{old}", new))  # type: ignore[misc]
+        except ConfigError as error:
+            raise ConfigError(f"{where}.{error.key}", error.problem) from None
+    for place, _ in _places(table, ["tasks", "*", "aggregator"]):
+        if place.get("name") in ("mean", "median"):
+            place.pop("trim", None)  # which was written out for all of them
 
 
-def _places(
-    here: Any, path: list[str], where: tuple[str, ...]
-) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+def _holders(table: Table, path: str) -> Iterator[tuple[Table, str, str]]:
+    """The tables that have the last key of a path, and where they are."""
+    *parents, key = path.split(".")
+    for place, where in list(_places(table, parents)):
+        if key in place:
+            yield place, where, key
+
+
+def _places(here: Any, path: list[str], where: str = "") -> Iterator[tuple[Table, str]]:
     if not path:
         if isinstance(here, dict):
-            yield here, where
+            yield here, where.removeprefix(".")
         return
     step, rest = path[0], path[1:]
     if step == "*":
@@ -64,9 +100,10 @@ def _places(
         elif isinstance(here, list):
             entries = [(_name(entry, number), entry) for number, entry in enumerate(here)]
         for name, entry in entries:
-            yield from _places(entry, rest, (*where, str(name)))
-    elif isinstance(here, dict) and step in here:
-        yield from _places(here[step], rest, (*where, step))
+            yield from _places(entry, rest, f"{where}.{name}")
+        return
+    if isinstance(here, dict) and step in here:
+        yield from _places(here[step], rest, f"{where}.{step}")
 
 
 def _name(entry: Any, number: int) -> Any:

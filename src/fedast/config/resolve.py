@@ -9,38 +9,23 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, assert_never, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedast.aggregation import settings as server
-from fedast.config.errors import ConfigError
-from fedast.config.load import nearest
-from fedast.config.plan import USUAL_RATIO, active_cap, plan
-from fedast.config.schema import (
-    ActiveCap,
-    AdamStep,
-    AsyncConfig,
-    CalibrationConfig,
-    CombiningConfig,
-    FadasStep,
-    FedASTDynamic,
-    Measured,
-    MomentumStep,
-    PlainStep,
-    RunConfig,
-    Simulation,
-    StepConfig,
-    TaskConfig,
-    Trace,
-    TrainingOverrides,
-    Uniform,
-    YogiStep,
-)
+from fedast.aggregation.settings import ServerSide
+from fedast.algorithms.options import USUAL_RATIO, AsyncOptions
+from fedast.config.load import names_own_code
+from fedast.config.plan import plan
+from fedast.config.schema import RunConfig, Simulation, TaskConfig, TrainingOverrides
+from fedast.parts.errors import ConfigError, nearest
+from fedast.parts.options import Options
 from fedast.tasks.own import is_own, own_preset, plugins
 from fedast.tasks.preset import Preset
 from fedast.tasks.presets import PRESETS
 from fedast.tasks.task import Allocation, Goal, Training
+
+Named = TypeVar("Named", bound=Options)
 
 
 @dataclass(frozen=True)
@@ -52,14 +37,14 @@ class TaskOutline:
     training: Training
     goal: Goal
     allocation: Allocation
-    server: server.ServerSide
+    server: ServerSide
 
 
 def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
     """Fill in everything; relative file names are looked up in ``folder``."""
     simulation = _simulation(config.simulation, folder)
     own = any(task.use not in PRESETS for task in config.tasks)
-    if own or (isinstance(config.algorithm, FedASTDynamic) and ":" in config.algorithm.weighting):
+    if own or names_own_code(config.model_dump(exclude={"tasks"})):
         places = [str((folder / place).resolve()) for place in config.path or (".",)]
         config = config.model_copy(update={"path": tuple(dict.fromkeys(places))})
     presets = [preset_of(task, config) for task in config.tasks]
@@ -94,7 +79,7 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
             )
         )
     algorithm = config.algorithm
-    if isinstance(algorithm, AsyncConfig):
+    if isinstance(algorithm, AsyncOptions):
         total = sum(
             spec.active_requests
             for spec, task in zip(specs, tasks, strict=True)
@@ -158,37 +143,24 @@ def outline(task: TaskConfig, preset: Preset, synchronous: bool) -> TaskOutline:
     )
 
 
-def _server_side(task: TaskConfig, preset: Preset) -> server.ServerSide:
-    side = preset.server
-    if task.server_step is not None:
-        side = replace(side, step=_step(task.server_step))
-    if task.combining is not None:
-        side = replace(side, combining=server.Combining(**task.combining.model_dump()))
-    if task.calibration is not None:
-        side = replace(side, calibration=server.Calibration(**task.calibration.model_dump()))
-    return side
-
-
-def _step(step: StepConfig) -> server.Step:
-    match step:
-        case PlainStep():
-            return server.Plain()
-        case MomentumStep():
-            return server.Momentum(beta=step.beta)
-        case AdamStep() | YogiStep() | FadasStep():
-            return server.Adaptive(**step.model_dump())
-        case _:
-            assert_never(step)
+def _server_side(task: TaskConfig, preset: Preset) -> ServerSide:
+    given = {
+        "optimizer": task.server_optimizer,
+        "aggregator": task.aggregator,
+        "calibration": task.calibration,
+    }
+    return preset.server.model_copy(update={k: v for k, v in given.items() if v is not None})
 
 
 def _server_tables(task: TaskConfig, preset: Preset) -> dict[str, Any]:
     """Defaults written out; a task of the user's own has its own, which stay where they are."""
     if preset.options is None:
         return {}
+    side = _server_side(task, preset)
     return {
-        "server_step": task.server_step or PlainStep(),
-        "combining": task.combining or CombiningConfig(),
-        "calibration": task.calibration or CalibrationConfig(),
+        "server_optimizer": side.optimizer,
+        "aggregator": side.aggregator,
+        "calibration": side.calibration,
     }
 
 
@@ -226,30 +198,23 @@ def _options(task: TaskConfig, preset: Preset, name: str) -> dict[str, Any]:
 
 
 def _simulation(simulation: Simulation, folder: Path) -> Simulation:
-    speeds = simulation.speeds
-    if len(speeds.factors) != len(speeds.shares) or sum(speeds.shares) <= 0:
-        raise ConfigError(
-            "simulation.speeds", "needs as many shares as factors, at least one above 0"
-        )
-    update: dict[str, Any] = {}
-    match simulation.delay:
-        case Uniform(low=low, high=high) if low > high:
-            raise ConfigError("simulation.delay.low", f"is {low}, above high ({high})")
-        case Measured(file=file):
-            path = _existing(folder / file, "simulation.delay.file")
-            update["delay"] = simulation.delay.model_copy(update={"file": path})
-        case _:
-            pass
-    match simulation.availability:
-        case ActiveCap():
-            cap = active_cap(simulation)
-            update["availability"] = simulation.availability.model_copy(update={"cap": cap})
-        case Trace(file=file):
-            path = _existing(folder / file, "simulation.availability.file")
-            update["availability"] = simulation.availability.model_copy(update={"file": path})
-        case _:
-            pass
-    return simulation.model_copy(update=update)
+    availability = simulation.availability.complete(simulation.clients)
+    return simulation.model_copy(
+        update={
+            "delay": with_files(simulation.delay, folder, "simulation.delay"),
+            "availability": with_files(availability, folder, "simulation.availability"),
+        }
+    )
+
+
+def with_files(options: Named, folder: Path, key: str) -> Named:
+    """With the files that options name found, beside the configuration or by their full path."""
+    found = {
+        name: _existing(folder / getattr(options, name), f"{key}.{name}")
+        for name in options.files
+        if getattr(options, name) is not None
+    }
+    return options.model_copy(update=found) if found else options
 
 
 def _existing(path: Path, key: str) -> str:

@@ -274,7 +274,7 @@ class TorchLearner:
         try:
             return Server(
                 task.server,
-                rate=rate,
+                lr=rate,
                 scale=how.client_lr * how.local_steps,
                 initial=device_task.model.read()[: device_task.model.buffers_from],
                 trained=device_task.model.parameter_count,

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from fedast.config.errors import ConfigError
+from fedast.algorithms.options import AsyncOptions
 from fedast.config.identity import identity
-from fedast.config.load import load, nearest
+from fedast.config.load import load
 from fedast.config.resolve import resolve
-from fedast.config.schema import AsyncConfig, Compute, RunConfig
+from fedast.config.schema import Compute, RunConfig
+from fedast.parts.errors import ConfigError, nearest
 from fedast.records import toml
 from fedast.records.compact import CompactRun, read, write
 from fedast.records.run import RunResult, UnusableFolder, write_atomically
@@ -227,7 +228,7 @@ def _free_place(folder: Path, job: Job) -> str:
 
 
 def compacted(job: Job, result: RunResult, scale: Scale, on: Mapping[str, str]) -> CompactRun:
-    asynchronous = isinstance(job.config.algorithm, AsyncConfig)
+    asynchronous = isinstance(job.config.algorithm, AsyncOptions)
     return CompactRun.of(
         result,
         scale=scale,

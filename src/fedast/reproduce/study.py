@@ -23,11 +23,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationError
 
-from fedast.config.errors import ConfigError
-from fedast.config.load import apply_settings, nearest, parse
-from fedast.config.plan import USUAL_RATIO
+from fedast.algorithms.options import ALGORITHMS, USUAL_RATIO
+from fedast.config.load import apply_settings, parse
 from fedast.config.resolve import resolve
-from fedast.config.schema import ALGORITHMS, RunConfig, Section
+from fedast.config.schema import RunConfig
+from fedast.parts.errors import ConfigError, nearest
+from fedast.parts.options import Section
 from fedast.reproduce.results import Measure
 
 Scale: TypeAlias = Literal["full", "quick"]
@@ -412,7 +413,7 @@ def _make_quick(table: dict[str, Any]) -> None:
     for key in ("requests", "first_k"):
         if isinstance(algorithm.get(key), int):
             algorithm[key] = _shrunk(algorithm[key])
-    options = ALGORITHMS[algorithm.get("name", "fedast-d")].model_fields
+    options = ALGORITHMS.find(algorithm.get("name", "fedast-d"), "algorithm.name").model_fields
     if "first_k" in options:
         algorithm.setdefault("first_k", _shrunk(30))
     else:

@@ -5,163 +5,33 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Final, Literal, TypeAlias, assert_never
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
-from fedast.algorithms import staleness
-from fedast.algorithms.allocation import ALLOCATION_RULES, AllocationRule
-from fedast.algorithms.centralized import PseudoClient
-from fedast.algorithms.fedast import FedAST
-from fedast.algorithms.fedbuff import fedbuff
-from fedast.algorithms.rounds import Assignment, Rounds
-from fedast.algorithms.selection import LossSelection, Selection, SpeedSelection
-from fedast.algorithms.sequential_fedavg import OneAfterAnother
-from fedast.algorithms.sync_bayes_st import BayesianOptimisation
-from fedast.algorithms.sync_st import RandomPartition, RoundRobin
-from fedast.algorithms.sync_ucb_st import UpperConfidenceBounds
+from fedast.algorithms.options import AlgorithmOptions
 from fedast.config import schema as cfg
-from fedast.config.errors import ConfigError
-from fedast.config.plan import Outline, active_cap
+from fedast.config.plan import Outline
 from fedast.config.resolve import options_of, outline, preset_of
 from fedast.core.protocol import Algorithm, Pool, StopReason, TaskSpec
 from fedast.core.streams import Stream
-from fedast.sim import availability, delays
+from fedast.parts.errors import ConfigError
+from fedast.parts.registry import make_importable
+from fedast.sim import delays
+from fedast.sim.availability import Always, SimulatedPool
 from fedast.sim.simulator import Deadline, Join, Timer
-from fedast.tasks.own import find_function, make_importable
-from fedast.tasks.task import BadTask, Task
+from fedast.tasks.task import Task
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 GPU_PRECISION: Final = "fp16"
 """What ``auto`` stands for on a GPU."""
 
 
-def build_allocation_rule(name: str) -> AllocationRule:
-    if name in ALLOCATION_RULES:
-        return ALLOCATION_RULES[name]
-    function = find_function(name)
-
-    def checked(variance: float, task: TaskSpec) -> float:
-        try:
-            weight = float(function(variance, task))
-        except Exception as error:  # whatever the user's own code raises
-            raise BadTask(f"{name}: {type(error).__name__}: {error}") from error
-        if not 0.0 <= weight < float("inf"):
-            raise BadTask(f"{name}: gave {weight} for task {task.name!r}; it must be 0 or more")
-        return weight
-
-    return checked
-
-
-def _build_selection(algorithm: cfg.AsyncConfig | cfg.SyncST) -> Selection | None:
-    match algorithm.selection:
-        case "uniform":
-            return None
-        case "speed":
-            return SpeedSelection(algorithm.candidates)
-        case "loss":
-            return LossSelection(algorithm.candidates)
-
-
 def build_algorithm(
-    algorithm: cfg.AlgorithmConfig, specs: Sequence[TaskSpec], pool: Pool, seed: int
+    options: AlgorithmOptions, specs: Sequence[TaskSpec], pool: Pool, seed: int
 ) -> Algorithm:
-    stream = Stream.of(seed, "control")
-    if isinstance(algorithm, cfg.AsyncConfig):
-        return _build_async(algorithm, specs, pool, stream)
-    return Rounds(
-        specs,
-        pool,
-        stream,
-        _build_assignment(algorithm),
-        first_k=None if algorithm.first_k == "all" else algorithm.first_k,
-        free_on_cancel=algorithm.cancel == "free",
-        free_stragglers=algorithm.stragglers == "free",
-    )
-
-
-def _build_async(
-    algorithm: cfg.AsyncConfig, specs: Sequence[TaskSpec], pool: Pool, stream: Stream
-) -> Algorithm:
-    weight = _build_weight(algorithm)
-    selection = _build_selection(algorithm)
-    free_on_cancel = algorithm.cancel == "free"
-    match algorithm:
-        case cfg.FedASTDynamic():
-            return FedAST(
-                specs,
-                pool,
-                stream,
-                dynamic=True,
-                weighting=build_allocation_rule(algorithm.weighting),
-                variance_window=algorithm.variance_window,
-                period=algorithm.period,
-                weight=weight,
-                selection=selection,
-                max_staleness=algorithm.max_staleness,
-                free_on_cancel=free_on_cancel,
-            )
-        case cfg.FedASTStatic() | cfg.FedASTNoBuffer():
-            return FedAST(
-                specs,
-                pool,
-                stream,
-                dynamic=False,
-                buffered=isinstance(algorithm, cfg.FedASTStatic),
-                weight=weight,
-                selection=selection,
-                max_staleness=algorithm.max_staleness,
-                free_on_cancel=free_on_cancel,
-            )
-        case cfg.FedBuff():
-            return fedbuff(
-                specs,
-                pool,
-                stream,
-                idle=algorithm.idle,
-                weight=weight,
-                selection=selection,
-                max_staleness=algorithm.max_staleness,
-                free_on_cancel=free_on_cancel,
-            )
-        case _:
-            assert_never(algorithm)
-
-
-def _build_weight(algorithm: cfg.AsyncConfig) -> staleness.Weight | None:
-    match algorithm.staleness_weight:
-        case "constant":
-            return None
-        case "polynomial":
-            return staleness.polynomial(algorithm.staleness_slope)
-        case "hinge":
-            return staleness.hinge(algorithm.staleness_slope, algorithm.staleness_grace)
-
-
-def _build_assignment(algorithm: cfg.SyncConfig) -> Assignment:
-    match algorithm:
-        case cfg.SyncST(assignment="random"):
-            return RandomPartition(_build_selection(algorithm))
-        case cfg.SyncST():
-            return RoundRobin()
-        case cfg.SyncBayesST():
-            return BayesianOptimisation(
-                alpha=algorithm.alpha,
-                candidates=algorithm.candidates,
-                extra=algorithm.extra,
-                history=algorithm.history,
-            )
-        case cfg.SyncUCBST():
-            return UpperConfidenceBounds(
-                gamma=algorithm.gamma, extra=algorithm.extra, per_batch=algorithm.loss == "batch"
-            )
-        case cfg.SequentialFedAvg():
-            return OneAfterAnother()
-        case cfg.Centralized():
-            return PseudoClient()
-        case _:
-            assert_never(algorithm)
+    """The control plane of a run, from the options of its algorithm."""
+    return options.build(specs, pool, Stream.of(seed, "control"))
 
 
 def centralize(
@@ -171,41 +41,18 @@ def centralize(
     pooled = [
         replace(task, partition=[np.unique(np.concatenate(task.partition))]) for task in tasks
     ]
-    alone = {"clients": 1, "availability": cfg.Always(), "speeds": cfg.SpeedGroups(
+    alone = {"clients": 1, "availability": Always(), "speeds": cfg.SpeedGroups(
         factors=(1.0,), shares=(1.0,)
     )}  # fmt: skip
     return pooled, simulation.model_copy(update=alone)
 
 
-def build_pool(simulation: cfg.Simulation) -> availability.SimulatedPool:
-    clients = simulation.clients
-    match simulation.availability:
-        case cfg.ActiveCap():
-            return availability.ActiveCap(clients, active_cap(simulation) or clients)
-        case cfg.Bernoulli(p=p):
-            return availability.Bernoulli(clients, p)
-        case cfg.Always():
-            return availability.Always(clients)
-        case cfg.Trace(file=file, leave=leave):
-            return availability.Trace(Path(file), clients, lose=leave == "lose")
-        case _:
-            assert_never(simulation.availability)
+def build_pool(simulation: cfg.Simulation) -> SimulatedPool:
+    return simulation.availability.build(simulation.clients)
 
 
 def build_delay(simulation: cfg.Simulation, tasks: Sequence[str]) -> delays.Delay:
-    match simulation.delay:
-        case cfg.ShiftedExponential(scale=scale):
-            return delays.ShiftedExponential(scale)
-        case cfg.Constant(value=value):
-            return delays.Constant(value)
-        case cfg.Uniform(low=low, high=high):
-            return delays.Uniform(low, high)
-        case cfg.Lognormal(median=median, sigma=sigma):
-            return delays.Lognormal(median, sigma)
-        case cfg.Measured(file=file):
-            return delays.Measured(Path(file), tasks)
-        case _:
-            assert_never(simulation.delay)
+    return simulation.delay.build(tasks)
 
 
 def build_speeds(simulation: cfg.Simulation, seed: int) -> delays.Speeds:
@@ -308,7 +155,5 @@ def check_inputs(config: cfg.RunConfig) -> None:
     if config.compute.device == "cuda":
         pick_device("cuda")
     make_importable(config.path)
-    if isinstance(config.algorithm, cfg.FedASTDynamic):
-        build_allocation_rule(config.algorithm.weighting)
     build_pool(config.simulation)
     build_delay(config.simulation, [task.name or task.use for task in config.tasks])

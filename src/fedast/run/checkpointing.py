@@ -12,10 +12,10 @@ from typing import Any, final
 
 import torch
 
-from fedast.config.errors import ConfigError
 from fedast.learner.checkpoints import Checkpoint, save
 from fedast.learner.learner import TorchLearner
 from fedast.learner.replay import RecordingLearner, ReplayFailed
+from fedast.parts.errors import ConfigError
 from fedast.records.schedule import Schedule
 from fedast.version import __version__
 

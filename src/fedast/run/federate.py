@@ -13,12 +13,11 @@ from typing import final
 import numpy as np
 import torch
 
-from fedast.config.errors import ConfigError
 from fedast.config.identity import describe, differences, identity, listed
-from fedast.config.load import load, nearest
+from fedast.config.load import load
 from fedast.config.plan import plan
 from fedast.config.resolve import resolve
-from fedast.config.schema import Centralized, RunConfig
+from fedast.config.schema import RunConfig
 from fedast.core.protocol import (
     ClientId,
     Command,
@@ -38,6 +37,7 @@ from fedast.learner.evaluation import measure
 from fedast.learner.inference import ModuleInference
 from fedast.learner.learner import TorchLearner
 from fedast.learner.replay import RecordingLearner
+from fedast.parts.errors import ConfigError, nearest
 from fedast.records import toml
 from fedast.records.events import EventLog
 from fedast.records.metrics import RunMetrics
@@ -102,7 +102,7 @@ class Federation:
         clock: Callable[[], float] | None = None,
     ) -> None:
         """``config`` is resolved; a folder with a diary in it is taken up."""
-        if isinstance(config.algorithm, Centralized):
+        if config.algorithm.pools_data:
             raise ConfigError("algorithm.name", "centralized has no clients; choose another")
         if config.simulation.until != "each":
             raise ConfigError("simulation.until", "a federation ends each task at its target")

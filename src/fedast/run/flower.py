@@ -15,12 +15,12 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedast.config.errors import ConfigError
 from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
 from fedast.federation import flower
 from fedast.federation.flower import FlowerServer
+from fedast.parts.errors import ConfigError
 from fedast.run.federate import Federation, LocalTraining
 
 OUT, PARTITION = "out", "partition-id"

@@ -13,23 +13,29 @@ from typing import TypeAlias
 
 import torch
 
-from fedast.config.errors import ConfigError, ConfigWarning
-from fedast.config.load import nearest
+from fedast.algorithms.options import ALGORITHMS, AlgorithmOptions
 from fedast.config.no_effect import lines, notes
 from fedast.config.plan import plan
 from fedast.config.schema import (
-    ALGORITHMS,
-    AlgorithmConfig,
-    Centralized,
     Compute,
     Simulation,
 )
-from fedast.core.protocol import Algorithm, FinishReason, Observer, Observers, TaskName
+from fedast.core.protocol import (
+    Algorithm,
+    FinishReason,
+    Observer,
+    Observers,
+    Pool,
+    TaskName,
+    TaskSpec,
+)
+from fedast.core.streams import Stream
 from fedast.learner.inference import inference
 from fedast.learner.learner import TorchLearner
 from fedast.learner.profiling import ProfiledLearner, ProfiledTrainer, Profiler
 from fedast.learner.protocol import Learner
 from fedast.learner.replay import RecordingLearner
+from fedast.parts.errors import ConfigError, ConfigWarning, nearest
 from fedast.records.events import EventLog
 from fedast.records.metrics import Point, RunMetrics
 from fedast.records.run import RESULT, RunResult, UnusableFolder, write_result
@@ -53,6 +59,7 @@ from fedast.training.kernels.net import Precision
 from fedast.training.trainer import DeviceTask, Trainer
 
 Watch: TypeAlias = Callable[[Algorithm, RunMetrics], Observer]
+MakeAlgorithm: TypeAlias = Callable[[Sequence[TaskSpec], Pool, Stream], Algorithm]
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,7 @@ class Outcome:
 
 def simulate(
     tasks: Sequence[Task],
-    algorithm: AlgorithmConfig | str = "fedast-d",
+    algorithm: AlgorithmOptions | MakeAlgorithm | str = "fedast-d",
     simulation: Simulation | None = None,
     *,
     seed: int = 0,
@@ -95,8 +102,9 @@ def simulate(
 ) -> Outcome:
     """Train ``tasks`` over one pool of simulated clients until each has ended.
 
-    ``algorithm`` is a name (``fedast list algorithms``) or an options object
-    such as ``FedASTDynamic(requests=64)``. ``simulation`` describes the
+    ``algorithm`` is a name (``fedast list algorithms``), an options object such
+    as ``FedASTDynamic(requests=64)``, or a callable of your own that makes an
+    ``Algorithm`` from the tasks' specs, the pool and a random stream. ``simulation`` describes the
     clients; by default there are as many as the tasks' partitions have parts.
     ``compute`` says where and how it is trained, by default on a GPU if there is
     one. ``checkpointing`` asks for checkpoints; ``profiler`` is told where the time goes.
@@ -104,11 +112,7 @@ def simulate(
     each step and ends the run early when it says so. A ``ConfigWarning`` names
     settings that have no effect, unless they have been ``noted`` before.
     """
-    if isinstance(algorithm, str):
-        if algorithm not in ALGORITHMS:
-            known = nearest(algorithm, ALGORITHMS)
-            raise ConfigError("algorithm", f"unknown algorithm {algorithm!r}{known}")
-        algorithm = ALGORITHMS[algorithm]()
+    options = ALGORITHMS.parse(algorithm, "algorithm")
     if simulation is None:
         simulation = Simulation(clients=len(tasks[0].partition))
     for task in tasks:
@@ -118,11 +122,11 @@ def simulate(
                 f"its partition has {len(task.partition)} parts for {simulation.clients} clients",
             )
     if not noted:
-        for line in lines(notes(tasks, algorithm, simulation), len(tasks)):
+        for line in lines(notes(tasks, options, simulation), len(tasks)):
             warnings.warn(line, ConfigWarning, stacklevel=2)
-    if isinstance(algorithm, Centralized):
+    if options.pools_data:
         tasks, simulation = centralize(tasks, simulation)
-    specs = plan(tasks, algorithm, simulation)
+    specs = plan(tasks, options, simulation)
     until = simulation.until
     if (
         until != "each"
@@ -132,7 +136,7 @@ def simulate(
         goals = specs
     present = [spec for spec, task in zip(specs, tasks, strict=True) if task.goal.join_time == 0]
     pool = build_pool(simulation)
-    logic = build_algorithm(algorithm, present, pool, seed)
+    logic = build_algorithm(options, present, pool, seed)
     delay = build_delay(simulation, [task.name for task in tasks])
     compute = choose_trainers(resolve_compute(compute or Compute()), tasks, seed)
     with ExitStack() as stack:
@@ -222,7 +226,7 @@ def simulate(
         }
         result = RunResult.of(
             run_metrics,
-            algorithm=algorithm.name,
+            algorithm=options.name,
             seed=seed,
             metrics={task.name: task.metric for task in tasks},
             finals={name: (e.metric, e.loss) for name, e in finals.items() if e is not None},

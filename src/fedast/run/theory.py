@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from fedast.algorithms.fedast import buffer_size_for, least_requests
+from fedast.algorithms.fedast import FedASTDynamic
+from fedast.algorithms.fedbuff import FedBuff
+from fedast.algorithms.options import AlgorithmOptions, AsyncOptions
+from fedast.algorithms.selection import Uniform
+from fedast.algorithms.staleness import Constant
+from fedast.algorithms.sync_st import SyncST
+from fedast.algorithms.task_state import buffer_size_for, least_requests
 from fedast.algorithms.theory import (
     Conditions,
     CorollaryRates,
@@ -24,20 +30,13 @@ from fedast.algorithms.theory import (
     fill_time,
     synchronous_round,
 )
-from fedast.config.errors import ConfigError
 from fedast.config.plan import plan
 from fedast.config.resolve import outline, preset_of
-from fedast.config.schema import (
-    AlgorithmConfig,
-    AsyncConfig,
-    FedASTDynamic,
-    FedBuff,
-    RunConfig,
-    SyncST,
-)
+from fedast.config.schema import RunConfig
 from fedast.core.protocol import TaskSpec
 from fedast.core.streams import Stream
 from fedast.learner.protocol import NoLearning
+from fedast.parts.errors import ConfigError
 from fedast.records.metrics import RunMetrics
 from fedast.run.build import build_algorithm, build_delay, build_pool, build_speeds
 from fedast.sim.delays import Timing
@@ -130,9 +129,9 @@ def theory(
     )
 
 
-def _check_assumptions(algorithm: AlgorithmConfig) -> None:
+def _check_assumptions(algorithm: AlgorithmOptions) -> None:
     """Clients are chosen uniformly, and a round is the plain mean of its updates."""
-    if not isinstance(algorithm, AsyncConfig):
+    if not isinstance(algorithm, AsyncOptions):
         raise ConfigError("algorithm.name", "the analysis is of FedAST; choose fedast-s or -d")
     if isinstance(algorithm, FedBuff) and algorithm.idle:
         raise ConfigError(
@@ -140,17 +139,17 @@ def _check_assumptions(algorithm: AlgorithmConfig) -> None:
             "the analysis assumes that any client may be asked, and FedBuff asks idle ones only; "
             "choose fedast-s, or set algorithm.idle=false",
         )
-    if algorithm.selection != "uniform":
+    if not isinstance(algorithm.selection, Uniform):
         raise ConfigError(
             "algorithm.selection", "the analysis assumes that clients are chosen uniformly"
         )
-    if algorithm.staleness_weight != "constant":
+    if not isinstance(algorithm.staleness_weight, Constant):
         raise ConfigError(
             "algorithm.staleness_weight", "the analysis assumes that all updates weigh the same"
         )
 
 
-def _moving(algorithm: AlgorithmConfig, spec: TaskSpec, tasks: int) -> Moving | None:
+def _moving(algorithm: AlgorithmOptions, spec: TaskSpec, tasks: int) -> Moving | None:
     """With the dynamic option: from what Realloc leaves a task at least to all requests, which the
     last task has in the end."""
     if not isinstance(algorithm, FedASTDynamic):
@@ -197,7 +196,7 @@ def _mean_work(config: RunConfig, timing: Timing, draws: int = 4000) -> float:
 
 def _run(
     config: RunConfig,
-    algorithm: AlgorithmConfig,
+    algorithm: AlgorithmOptions,
     timings: dict[str, Timing],
     enough: Callable[[RunMetrics], bool],
 ) -> RunMetrics:

@@ -1,6 +1,6 @@
 """How long a local training takes, in simulated time.
 
-Every model but ``Measured`` draws the time X of one local step for a task of
+Every model but ``measured`` draws the time X of one local step for a task of
 size 1 on a client of speed 1; the training takes ``steps * size * speed * X``,
 where a larger ``speed`` factor means a slower client.
 """
@@ -8,16 +8,20 @@ where a larger ``speed`` factor means a slower client.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, final
+from typing import ClassVar, Protocol, final
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from fedast.core.apportion import largest_remainder
 from fedast.core.protocol import ClientId, TaskName
 from fedast.core.streams import Stream
+from fedast.parts.options import Options
+from fedast.parts.registry import Registry
 from fedast.sim.tables import BadInputFile, read_rows, to_client, to_number
 
 
@@ -36,7 +40,7 @@ class Delay(Protocol):
 
 @final
 @dataclass(frozen=True, slots=True)
-class ShiftedExponential:
+class ShiftedExponentialDelay:
     """X = beta + Exp(mean 2 beta), with beta = ``scale``: the paper's model."""
 
     scale: float = 0.5
@@ -48,7 +52,7 @@ class ShiftedExponential:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantDelay:
     """X = ``value``."""
 
     value: float = 1.0
@@ -59,7 +63,7 @@ class Constant:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Uniform:
+class UniformDelay:
     """X uniform between ``low`` and ``high``."""
 
     low: float = 0.5
@@ -72,7 +76,7 @@ class Uniform:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Lognormal:
+class LognormalDelay:
     """X = ``median`` * exp(``sigma`` * Z), Z standard normal."""
 
     median: float = 1.0
@@ -84,7 +88,7 @@ class Lognormal:
 
 
 @final
-class Measured:
+class MeasuredDelay:
     """Durations of whole local trainings, drawn at random from a file of measurements.
 
     The file is a CSV with a header and the columns ``task`` and ``seconds``,
@@ -112,6 +116,83 @@ class Measured:
     def duration(self, stream: Stream, timing: Timing, client: ClientId, speed: float) -> float:
         rows = self._by_client.get((timing.task, client)) or self._by_task[timing.task]
         return speed * rows[stream.below(len(rows))]
+
+
+class DelayOptions(Options, ABC):
+    """Options of a delay model."""
+
+    uses_step_cost: ClassVar[bool] = True
+    """Whether a task's ``step_cost`` matters to it."""
+
+    @abstractmethod
+    def build(self, tasks: Sequence[TaskName]) -> Delay: ...
+
+
+class ShiftedExponential(DelayOptions):
+    """One local step takes beta + Exp(mean 2 beta), beta = scale * speed * size (the paper)."""
+
+    name: ClassVar[str] = "shifted-exponential"
+    scale: float = Field(0.5, gt=0)
+
+    def build(self, tasks: Sequence[TaskName]) -> Delay:
+        return ShiftedExponentialDelay(self.scale)
+
+
+class Constant(DelayOptions):
+    """One local step takes value * speed * size."""
+
+    name: ClassVar[str] = "constant"
+    value: float = Field(1.0, gt=0)
+
+    def build(self, tasks: Sequence[TaskName]) -> Delay:
+        return ConstantDelay(self.value)
+
+
+class Uniform(DelayOptions):
+    """One local step takes between low and high, times speed * size."""
+
+    name: ClassVar[str] = "uniform"
+    low: float = Field(0.5, ge=0)
+    high: float = Field(1.5, gt=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Uniform:
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low}, above high ({self.high})")
+        return self
+
+    def build(self, tasks: Sequence[TaskName]) -> Delay:
+        return UniformDelay(self.low, self.high)
+
+
+class Lognormal(DelayOptions):
+    """One local step takes median * exp(sigma * normal), times speed * size."""
+
+    name: ClassVar[str] = "lognormal"
+    median: float = Field(1.0, gt=0)
+    sigma: float = Field(0.5, ge=0, le=10)
+
+    def build(self, tasks: Sequence[TaskName]) -> Delay:
+        return LognormalDelay(self.median, self.sigma)
+
+
+class Measured(DelayOptions):
+    """Whole local trainings drawn from a CSV of measurements: task, seconds[, client]."""
+
+    name: ClassVar[str] = "measured"
+    files = ("file",)
+    uses_step_cost = False
+    file: str
+
+    def build(self, tasks: Sequence[TaskName]) -> Delay:
+        return MeasuredDelay(Path(self.file), tasks)
+
+
+DELAYS: Registry[DelayOptions] = Registry(
+    "delays",
+    DelayOptions,  # type: ignore[type-abstract]
+    [__name__],
+)
 
 
 @final

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class ConfigError(Exception):
     """What is wrong with a configuration: one line naming the key and the remedy."""
@@ -21,3 +24,12 @@ class ConfigError(Exception):
 
 class ConfigWarning(UserWarning):
     """A setting that has no effect, or defeats its own purpose: see ``no_effect``."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """'; did you mean ...?', or what there is."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; there are {', '.join(known)}" if known else ""
