@@ -36,7 +36,7 @@ from fedast.core.protocol import (
 )
 from fedast.core.streams import Stream
 from fedast.sim.availability import AlwaysPool
-from tests.support import Books, ScriptedPool
+from fedast.testing.driver import CheckingDriver, ScriptedPool
 
 A, B = TaskSpec("a", batch_size=2), TaskSpec("b", batch_size=2)
 
@@ -226,7 +226,9 @@ def test_centralized_is_one_client_that_trains_everything() -> None:
 
 def test_sequential_trains_one_task_after_another() -> None:
     specs = [TaskSpec("a", target=0.5), TaskSpec("b")]
-    books = Books(Rounds(specs, ScriptedPool(6), Stream.of(0), OneAfterAnother(), first_k=2))
+    books = CheckingDriver(
+        Rounds(specs, ScriptedPool(6), Stream.of(0), OneAfterAnother(), first_k=2)
+    )
     books.feed(Started())
     books.feed(Evaluated("a", 0, 0.1, 1.0))
     books.feed(Evaluated("b", 0, 0.1, 1.0))
@@ -239,7 +241,7 @@ def test_sequential_trains_one_task_after_another() -> None:
 
 
 def trace(algorithm: Algorithm, count: int = 60) -> list[object]:
-    books = Books(algorithm)
+    books = CheckingDriver(algorithm)
     commands: list[object] = list(books.feed(Started()))
     for _ in range(count):
         event: Event = UpdateArrived(books.arrive_order()[0], 1.0)
@@ -258,7 +260,7 @@ def test_fedbuff_with_uniform_selection_is_static_fedast_with_one_task() -> None
 def test_fedbuff_asks_idle_clients_only(clients: int, requests: int, cap: int | None) -> None:
     """From the first send on, also where every client that may be active is."""
     spec = TaskSpec("a", active_requests=requests, buffer_size=2)
-    books = Books(FedBuff().build([spec], ScriptedPool(clients, cap), Stream.of(1)))
+    books = CheckingDriver(FedBuff().build([spec], ScriptedPool(clients, cap), Stream.of(1)))
 
     def one_request_each() -> None:
         busy = [dispatch.client for dispatch in books.in_flight.values()]
@@ -274,7 +276,7 @@ def test_fedbuff_asks_idle_clients_only(clients: int, requests: int, cap: int | 
 def test_fedbuff_sends_no_more_requests_than_clients_may_be_active() -> None:
     spec = TaskSpec("a", active_requests=12, buffer_size=2)
     for pool in (ScriptedPool(40, cap=9), ScriptedPool(9)):
-        books = Books(FedBuff().build([spec], pool, Stream.of(1)))
+        books = CheckingDriver(FedBuff().build([spec], pool, Stream.of(1)))
         books.feed(Started())
         assert len(books.in_flight) == 9
         books.feed(UpdateArrived(books.arrive_order()[0], 1.0))
@@ -286,7 +288,7 @@ def test_fedbuff_sends_no_more_requests_than_clients_may_be_active() -> None:
 def test_fedbuff_with_two_tasks_asks_idle_clients_only(seed: int, requests: int) -> None:
     """From the first send on, over both tasks; with 12 requests there are too few of 10 clients."""
     specs = [TaskSpec(name, active_requests=requests, buffer_size=2) for name in "ab"]
-    books = Books(FedBuff().build(specs, ScriptedPool(10), Stream.of(seed)))
+    books = CheckingDriver(FedBuff().build(specs, ScriptedPool(10), Stream.of(seed)))
     busy: set[int] = set()
     event: Event = Started()
     for _ in range(100):

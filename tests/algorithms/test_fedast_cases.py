@@ -38,20 +38,20 @@ from fedast.core.protocol import (
     VariancesMeasured,
 )
 from fedast.core.streams import Stream
-from tests.support import Books, ScriptedPool
+from fedast.testing.driver import CheckingDriver, ScriptedPool
 
 
 def start(
     *specs: TaskSpec, pool: ScriptedPool | None = None, **options: object
-) -> tuple[Asynchronous, Books]:
+) -> tuple[Asynchronous, CheckingDriver]:
     options.setdefault("dynamic", False)
     algorithm = Asynchronous(specs, pool or ScriptedPool(50), Stream.of(1, "control"), **options)  # type: ignore[arg-type]
-    books = Books(algorithm)
+    books = CheckingDriver(algorithm)
     books.feed(Started())
     return algorithm, books
 
 
-def arrive(books: Books, task: str) -> list[Command]:
+def arrive(books: CheckingDriver, task: str) -> list[Command]:
     request = next(r for r in books.arrive_order() if books.in_flight[r].task == task)
     return books.feed(UpdateArrived(request, work_time=1.0))
 
@@ -463,7 +463,7 @@ def test_without_options_it_is_the_papers_dynamic_fedast() -> None:
     algorithm = Asynchronous(specs, ScriptedPool(50), Stream.of(1, "control"))
     assert algorithm.variance_window == 8
     assert Asynchronous(specs, ScriptedPool(50), Stream.of(1), dynamic=False).variance_window == 0
-    books = Books(algorithm)
+    books = CheckingDriver(algorithm)
     books.feed(Started())
     asked = [isinstance(arrive(books, "ab"[n % 2])[-1], MeasureVariances) for n in range(24)]
     assert asked == [False] * 23 + [True]

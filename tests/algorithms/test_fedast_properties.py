@@ -38,7 +38,7 @@ from fedast.core.protocol import (
     VariancesMeasured,
 )
 from fedast.core.streams import Stream
-from tests.support import Books, ScriptedPool, snapshot
+from fedast.testing.driver import CheckingDriver, ScriptedPool, snapshot
 
 
 class FedASTMachine(RuleBasedStateMachine):
@@ -91,7 +91,7 @@ class FedASTMachine(RuleBasedStateMachine):
             period=0.3,
             max_staleness=max_staleness,
         )
-        self.books = Books(self.algorithm)
+        self.books = CheckingDriver(self.algorithm)
         self.total = sum(spec.active_requests for spec in specs)
         self.undisturbed = cap is None
         """Nothing has ended, joined, or been skipped yet."""

@@ -13,7 +13,7 @@ from fedast.algorithms.selection import LossSelection, Selection, SpeedSelection
 from fedast.algorithms.sync_st import RandomPartition
 from fedast.core.protocol import Dispatch, Started, TaskSpec, UpdateArrived
 from fedast.core.streams import Stream
-from tests.support import ScriptedPool
+from fedast.testing.driver import ScriptedPool
 
 TASK = TaskSpec("t", active_requests=4, buffer_size=2)
 

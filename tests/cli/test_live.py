@@ -13,7 +13,7 @@ from fedast.cli.live import LineView, LiveView
 from fedast.core.protocol import Accept, TaskSpec
 from fedast.core.streams import Stream
 from fedast.records.metrics import RunMetrics
-from tests.support import ScriptedPool
+from fedast.testing.driver import ScriptedPool
 
 SPEC = TaskSpec("a", active_requests=2, buffer_size=1)
 

@@ -110,14 +110,11 @@ class Asynchronous:
 
     def status(self) -> list[TaskStatus]:
         return [
-            TaskStatus(
-                name=state.name,
-                round=state.progress.round,
+            state.progress.status(
+                self._ledger.in_flight(state.name),
                 active_requests=state.target if state.progress.open else 0,
-                in_flight=self._ledger.in_flight(state.name),
                 buffer_size=state.buffer_size,
                 buffered=len(state.buffer),
-                finished=state.progress.finished,
             )
             for state in self._tasks.values()
         ]

@@ -44,7 +44,14 @@ class Options(Section):
         if "name" not in cls.__dict__:
             cls.name = f"{cls.__module__}:{cls.__qualname__}"
 
+    @classmethod
+    def address(cls) -> str:
+        """What finds the class again, also where its package is not installed as a plug-in."""
+        if ":" in cls.name or cls.__module__.partition(".")[0] == __package__.partition(".")[0]:
+            return cls.name
+        return f"{cls.__module__}:{cls.__qualname__}"
+
     @model_serializer(mode="wrap")
     def _with_name(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: Mapping[str, Any] = handler(self)
-        return {"name": type(self).name, **values}
+        return {"name": self.address(), **values}

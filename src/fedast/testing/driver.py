@@ -1,9 +1,9 @@
-"""Helpers shared by the tests: a driver that keeps its own books, and snapshots of state."""
+"""A driver that checks every command it is given, a pool that a test controls, and snapshots."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, final
 
 from fedast.core.protocol import (
     Accept,
@@ -42,8 +42,9 @@ def snapshot(value: Any) -> Any:
     return {name: snapshot(getattr(value, name)) for name in sorted(names)}
 
 
+@final
 class ScriptedPool:
-    """A pool whose skips are switched by the test."""
+    """A pool that is empty when the test says so."""
 
     def __init__(self, clients: int, cap: int | None = None) -> None:
         self.clients = clients
@@ -66,8 +67,9 @@ class ScriptedPool:
         return [] if self.empty else range(self.clients)
 
 
-class Books:
-    """What a driver would know: built from commands alone, and strict about them."""
+@final
+class CheckingDriver:
+    """What a driver knows from commands alone; it asserts that each of them is legal."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
