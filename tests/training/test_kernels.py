@@ -351,7 +351,7 @@ def counted(rate: float) -> dict[str, int]:
 
     import numpy as np
 
-    from fedast.learner.learner import TorchLearner
+    from fedast.learner.local import LocalLearner
     from fedast.tasks.dataset import Arrays
     from fedast.tasks.task import Task, Training
     from fedast.training.batched import BatchedTrainer
@@ -371,13 +371,13 @@ def counted(rate: float) -> dict[str, int]:
         training=Training(local_steps=2, batch_size=4, client_lr=rate),
     )
 
-    def learner() -> TorchLearner:
-        return TorchLearner(
+    def learner() -> LocalLearner:
+        return LocalLearner(
             [task], {"t": 1.0}, seed=0, device=torch.device("cpu"), variance_window=0,
             trainer=partial(BatchedTrainer, precision="fp16"),
         )  # fmt: skip
 
-    def send(to: TorchLearner, requests: range, version: int) -> None:
+    def send(to: LocalLearner, requests: range, version: int) -> None:
         for request in requests:
             to.dispatch(request, "t", 0, version)
             to.accept(request, "t")
@@ -389,7 +389,7 @@ def counted(rate: float) -> dict[str, int]:
     count = first.saturated()["t"]
     first.drop(4, "t")
     send(second, range(5), 0)
-    second.pass_over("t", (0, 1))
+    second.skip_aggregation("t", (0, 1))
     second.restore(kept)
     known = second.saturated()["t"]
     second.aggregate("t", (2, 3))

@@ -19,7 +19,7 @@ from torch import nn
 
 from fedast.config.schema import Compute
 from fedast.learner.inference import KernelInference, ModuleInference, inference
-from fedast.learner.learner import TorchLearner
+from fedast.learner.local import LocalLearner
 from fedast.run.simulate import arithmetic
 from fedast.tasks.dataset import Arrays, Windows
 from fedast.tasks.models import (
@@ -330,7 +330,7 @@ def test_padding_wastes_little(size: int) -> None:
 # --- the learner with a trainer that looks ahead ----------------------------------------------
 
 
-def drive(learner: TorchLearner) -> torch.Tensor:
+def drive(learner: LocalLearner) -> torch.Tensor:
     """Requests that overlap, one that is cancelled, updates that are stale."""
     for request in range(6):
         learner.dispatch(request, "t", request % 4, 0)
@@ -354,9 +354,9 @@ def drive(learner: TorchLearner) -> torch.Tensor:
 def test_looking_ahead_changes_no_model(most: int) -> None:
     task = make_task("mlp", torch.float64)
 
-    def make(trainer: type) -> TorchLearner:
+    def make(trainer: type) -> LocalLearner:
         build = trainer if trainer is SerialTrainer else partial(BatchedTrainer, most=most)
-        return TorchLearner(
+        return LocalLearner(
             [task], {"t": 0.5}, seed=1, device=CPU, variance_window=2, trainer=build
         )
 
@@ -461,7 +461,7 @@ def test_on_a_gpu_one_batch_after_another() -> None:
 @pytest.mark.parametrize(("rate", "each"), [(0.1, 0), (1e12, 1)])
 def test_on_a_gpu_what_is_too_large_for_fp16_is_counted(name: str, rate: float, each: int) -> None:
     task = make_task(name, torch.float32, rate=rate)
-    learner = TorchLearner(
+    learner = LocalLearner(
         [task],
         {"t": 1.0},
         seed=3,

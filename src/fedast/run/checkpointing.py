@@ -14,8 +14,7 @@ import torch
 
 from fedast.config.errors import ConfigError
 from fedast.learner.checkpoints import Checkpoint, save
-from fedast.learner.learner import TorchLearner
-from fedast.learner.replay import RecordingLearner, ReplayFailed
+from fedast.learner.replay import RecordingLearner, ReplayFailed, ResumableLearner
 from fedast.records.schedule import Schedule
 from fedast.version import __version__
 
@@ -60,7 +59,7 @@ class Checkpointer:
     def __init__(
         self,
         checkpointing: Checkpointing,
-        learner: TorchLearner,
+        learner: ResumableLearner,
         recording: RecordingLearner,
         schedule: Schedule,
         *,

@@ -36,7 +36,7 @@ from fedast.federation.wire import Vector
 from fedast.federation.write_ahead_log import Diary, first_entry
 from fedast.learner.evaluation import measure
 from fedast.learner.inference import ModuleInference
-from fedast.learner.learner import TorchLearner
+from fedast.learner.remote import RemoteLearner
 from fedast.learner.replay import RecordingLearner
 from fedast.records import toml
 from fedast.records.events import EventLog
@@ -119,13 +119,12 @@ class Federation:
         present = [spec for spec in specs if joined[spec.name] == 0]
         pool = LivePool()
         algorithm = build_algorithm(config.algorithm, present, pool, config.seed)
-        self._learner = TorchLearner(
+        self._learner = RemoteLearner(
             self._tasks,
             {spec.name: spec.server_lr for spec in specs},
             seed=config.seed,
             device=torch.device("cpu"),
             variance_window=algorithm.variance_window,
-            remote=True,
         )
         recording = RecordingLearner(self._learner)
         self.run_metrics = RunMetrics(specs)

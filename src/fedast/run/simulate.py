@@ -26,7 +26,7 @@ from fedast.config.schema import (
 )
 from fedast.core.protocol import Algorithm, FinishReason, Observer, Observers, TaskName
 from fedast.learner.inference import inference
-from fedast.learner.learner import TorchLearner
+from fedast.learner.local import LocalLearner
 from fedast.learner.profiling import ProfiledLearner, ProfiledTrainer, Profiler
 from fedast.learner.protocol import Learner
 from fedast.learner.replay import RecordingLearner
@@ -138,7 +138,7 @@ def simulate(
     with ExitStack() as stack:
         stack.enter_context(arithmetic(compute))
         began = time.monotonic()
-        learner = TorchLearner(
+        learner = LocalLearner(
             tasks,
             {spec.name: spec.server_lr for spec in specs},
             seed=seed,
