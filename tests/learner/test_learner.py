@@ -403,7 +403,7 @@ def test_bad_tasks_are_refused_by_name() -> None:
     good = blobs(Plain)
     for change, message in (
         ({"train": (good.train.inputs[:-1], good.train.labels)}, "59 inputs but 60 labels"),
-        ({"partition": [np.arange(3), np.arange(0)]}, "client 1 has no training points"),
+        ({"partition": [np.arange(3), np.arange(0)]}, "client 1 has no training samples"),
         ({"partition": [np.array([60])]}, "client 0 has an index outside"),
         ({"metric": "acuracy"}, "unknown metric 'acuracy'"),
     ):

@@ -97,7 +97,7 @@ def test_a_plug_in_is_found_by_its_entry_point(
         ("wrong_shape:make", "{}", "model, loss and train data do not fit"),
         ("late_shape:make", "{}", "model, loss and final_test data do not fit"),
         ("bad_loss:make", "{}", "model, loss and train data do not fit: grad can be implicitly"),
-        ("one_hot:make", "{}", "accuracy needs one class number per point"),
+        ("one_hot:make", "{}", "accuracy needs one class number per sample"),
         ("raises:make", "{}", "raises:make: ZeroDivisionError"),
         ("broken:make", "{}", "module 'broken' cannot be imported: SyntaxError"),
         ("no_factory:make", "{}", "its model cannot be built"),

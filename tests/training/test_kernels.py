@@ -65,7 +65,7 @@ def test_convolutions(
 
 
 def test_gradients_that_fp16_alone_could_not_hold() -> None:
-    """1e-8 is nought in it, and what is enlarged may be infinite; then it is cut off."""
+    """1e-8 is zero in it, and what is enlarged may be infinite; then it is cut off."""
     small = interpreted("convolutions", "fp16", [3, 8], 3, (8, 8), 1e-8)
     assert small["steps"] < 0.1
     large = interpreted("convolutions", "fp16", [3, 8], 3, (8, 8), 200.0)
@@ -194,7 +194,7 @@ def compiled_convolution(pool: bool) -> dict[str, int]:
     names = kernel.arg_names
     source = ASTSource(
         kernel,
-        {name: {**pointers, "points": "i32"}.get(name, "constexpr") for name in names},
+        {name: {**pointers, "samples": "i32"}.get(name, "constexpr") for name in names},
         {(names.index(name),): value for name, value in fixed.items()},
         {(names.index(name),): [["tt.divisibility", 16]] for name in pointers},
     )

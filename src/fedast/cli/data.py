@@ -26,7 +26,7 @@ from fedast.config.load import nearest
 from fedast.tasks.data import cache
 from fedast.tasks.data.cache import DataError, Stored
 from fedast.tasks.data.sources import DATASETS, fetch, load
-from fedast.tasks.paper import ImageOptions, deal
+from fedast.tasks.paper import ImageOptions, split
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -140,7 +140,7 @@ def show_one(name: str, options: ImageOptions, clients: int, seed: int, out: str
         figure = _text(stored, title)
     else:
         labels = np.array(stored.array("train_y"))
-        parts = deal(options, labels, clients, np.random.default_rng(seed))
+        parts = split(options, labels, clients, np.random.default_rng(seed))
         found = report.spread(labels, parts, int(labels.max()) + 1)
         how: str = options.partition
         if options.partition == "dirichlet":

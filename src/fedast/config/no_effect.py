@@ -355,8 +355,11 @@ def _one_update(algorithm: AlgorithmConfig) -> bool:
 
 def _in_file(task: TaskConfig, preset: Preset, config: RunConfig) -> Reasons:
     """What only a configuration can say of a task."""
-    if isinstance(config.simulation.delay, Measured) and task.size not in (None, preset.size):
-        yield "size", "measured work times are taken as they are"
+    if isinstance(config.simulation.delay, Measured) and task.step_cost not in (
+        None,
+        preset.step_cost,
+    ):
+        yield "step_cost", "measured work times are taken as they are"
     if _given(task, "level"):
         if task.target is None:
             if not preset.targets:

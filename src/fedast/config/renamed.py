@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedast.config.errors import ConfigError
+from fedast.tasks.presets import PRESETS
 
 _KEYS: Mapping[str, str] = {
     "algorithm.server_rate": "server_lr",
@@ -19,8 +20,12 @@ _KEYS: Mapping[str, str] = {
     "tasks.*.sync.client_rate": "client_lr",
     "tasks.*.sync.server_rate": "server_lr",
     "tasks.*.initialisation": "initialization",
+    "tasks.*.size": "step_cost",
 }
 """Where a key used to be, ``*`` standing for any name or number, and what it is called now."""
+
+_OPTIONS: Mapping[str, str] = {"points": "samples", "max_points": "max_samples"}
+"""Options of fedast's own tasks; a user's task may call its options anything."""
 
 
 def translated(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,6 +52,11 @@ def _found(table: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], st
         for place, where in _places(table, parents, ()):
             if old in place:
                 yield old, new, place, ".".join((*where, old))
+    for task, where in _places(table, ["tasks", "*"], ()):
+        if task.get("use", task.get("task")) in PRESETS:
+            for options, there in _places(task, ["options"], where):
+                for old in options.keys() & _OPTIONS:
+                    yield old, _OPTIONS[old], options, ".".join((*there, old))
 
 
 def _places(

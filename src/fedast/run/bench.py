@@ -34,7 +34,7 @@ from fedast.training.kernels.net import Precision
 from fedast.training.processes import ProcessTrainer
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Trainer, batches_of
 
-CLIENTS, POINTS = 100, 300
+CLIENTS, SAMPLES = 100, 300
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Rates:
 def paper_shapes() -> list[Task]:
     """The models of the paper's heterogeneous experiment on random data of the same shape."""
     generator = torch.Generator().manual_seed(0)
-    total = CLIENTS * POINTS
+    total = CLIENTS * SAMPLES
 
     def images(*shape: int) -> Arrays:
         return Arrays(
@@ -92,17 +92,17 @@ def paper_shapes() -> list[Task]:
             Training(batch_size=64, client_lr=0.5, sampling="independent"),
         ),
     ]
-    partition = [np.arange(n * POINTS, (n + 1) * POINTS) for n in range(CLIENTS)]
+    partition = [np.arange(n * SAMPLES, (n + 1) * SAMPLES) for n in range(CLIENTS)]
     return [
         Task(
             name=name,
             model=model,
-            train=points,
-            test=points,
+            train=dataset,
+            test=dataset,
             partition=partition,
             training=replace(training, weight_decay=3e-4),
         )
-        for name, model, points, training in data
+        for name, model, dataset, training in data
     ]
 
 
@@ -215,14 +215,14 @@ def floors(tasks: Sequence[Task], rates: Rates) -> list[Floor]:
     return found
 
 
-def _lstm_flops(device_task: DeviceTask, points: int) -> float:
+def _lstm_flops(device_task: DeviceTask, samples: int) -> float:
     """The counter does not see into torch's fused LSTM: three products per weight and character."""
     module = device_task.model.module
     if not isinstance(module, CharLSTM):
         return 0.0
     weights = sum(p.numel() for p in module.lstm.parameters() if p.ndim == 2)
     inputs, _ = device_task.train.batch(torch.arange(1))
-    return 3.0 * 2.0 * weights * points * inputs.shape[1]
+    return 3.0 * 2.0 * weights * samples * inputs.shape[1]
 
 
 # --- a whole run, by where its time goes ---------------------------------------------------

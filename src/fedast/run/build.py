@@ -254,7 +254,7 @@ def build_tasks(config: cfg.RunConfig) -> list[Task]:
                 loss=problem.loss,
                 augment=problem.augment,
                 metric=preset.metric,
-                size=preset.size if task.size is None else task.size,
+                step_cost=preset.step_cost if task.step_cost is None else task.step_cost,
                 training=sketch.training,
                 goal=sketch.goal,
                 allocation=sketch.allocation,

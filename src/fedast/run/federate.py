@@ -271,13 +271,13 @@ class LocalTraining:
         }
 
     def _hold_back(self, task: Task, share: float, client: ClientId) -> None:
-        """Every so many-th point is for evaluation and not for training."""
+        """Every n-th sample is for evaluation and not for training."""
         place = 0 if len(task.partition) == 1 else client
         mine = task.partition[place]
         every = max(2, round(1 / share))
         if len(mine) < 2:
             raise BadTask(
-                f"task {task.name!r}: client {client} has too few points to hold one back"
+                f"task {task.name!r}: client {client} has too few samples to hold one back"
             )
         self._held[task.name] = torch.from_numpy(mine[every - 1 :: every] if len(mine) >= every
                                                  else mine[-1:])  # fmt: skip

@@ -48,7 +48,7 @@ from fedast.sim.delays import Timing
 from fedast.sim.simulator import Simulator
 from fedast.tasks.dataset import Dataset
 from fedast.tasks.task import Task, TrainingFailed
-from fedast.training.choose import Kind, MixedTrainer, calibrate
+from fedast.training.choose import Kind, MixedTrainer, fastest_trainers
 from fedast.training.kernels.net import Precision
 from fedast.training.trainer import DeviceTask, Trainer
 
@@ -186,7 +186,10 @@ def simulate(
             pool,
             delay,
             build_speeds(simulation, seed),
-            {task.name: Timing(task.name, task.training.local_steps, task.size) for task in tasks},
+            {
+                task.name: Timing(task.name, task.training.local_steps, task.step_cost)
+                for task in tasks
+            },
             observers[0] if len(observers) == 1 else Observers(tuple(observers)),
             seed=seed,
             loss_rate=simulation.loss_rate,
@@ -240,7 +243,7 @@ def simulate(
 
 
 def choose_trainers(compute: Compute, tasks: Sequence[Task], seed: int) -> Compute:
-    """With a trainer for every task; on a CPU that may take a short calibration."""
+    """With a trainer for every task; on a CPU they are timed first, which takes a moment."""
     names = [task.name for task in tasks]
     for name in compute.trainers:
         if name not in names:
@@ -259,7 +262,7 @@ def choose_trainers(compute: Compute, tasks: Sequence[Task], seed: int) -> Compu
             cpu = torch.device("cpu")
             moved: dict[int, Dataset] = {}
             device_tasks = {task.name: DeviceTask.build(task, seed, cpu, moved) for task in tasks}
-            kinds = calibrate(device_tasks, seed, workers=compute.workers or 1)
+            kinds = fastest_trainers(device_tasks, seed, workers=compute.workers or 1)
     return compute.model_copy(update={"trainers": kinds | compute.trainers})
 
 

@@ -1,7 +1,7 @@
 """How long a local training takes, in simulated time.
 
 Every model but ``Measured`` draws the time X of one local step for a task of
-size 1 on a client of speed 1; the training takes ``steps * size * speed * X``,
+cost 1 on a client of speed 1; the training takes ``steps * step_cost * speed * X``,
 where a larger ``speed`` factor means a slower client.
 """
 
@@ -23,11 +23,11 @@ from fedast.sim.tables import BadInputFile, read_rows, to_client, to_number
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What a task asks of a client: ``steps`` local steps of relative ``size``."""
+    """What a task asks of a client: ``steps`` local steps of relative cost ``step_cost``."""
 
     task: TaskName
     steps: int
-    size: float
+    step_cost: float
 
 
 class Delay(Protocol):
@@ -42,7 +42,7 @@ class ShiftedExponential:
     scale: float = 0.5
 
     def duration(self, stream: Stream, timing: Timing, client: ClientId, speed: float) -> float:
-        beta = self.scale * speed * timing.size
+        beta = self.scale * speed * timing.step_cost
         return timing.steps * beta * (1.0 + 2.0 * stream.exponential())
 
 
@@ -54,7 +54,7 @@ class Constant:
     value: float = 1.0
 
     def duration(self, stream: Stream, timing: Timing, client: ClientId, speed: float) -> float:
-        return timing.steps * timing.size * speed * self.value
+        return timing.steps * timing.step_cost * speed * self.value
 
 
 @final
@@ -67,7 +67,7 @@ class Uniform:
 
     def duration(self, stream: Stream, timing: Timing, client: ClientId, speed: float) -> float:
         draw = self.low + (self.high - self.low) * stream.uniform()
-        return timing.steps * timing.size * speed * draw
+        return timing.steps * timing.step_cost * speed * draw
 
 
 @final
@@ -80,7 +80,7 @@ class Lognormal:
 
     def duration(self, stream: Stream, timing: Timing, client: ClientId, speed: float) -> float:
         draw = self.median * math.exp(self.sigma * stream.normal())
-        return timing.steps * timing.size * speed * draw
+        return timing.steps * timing.step_cost * speed * draw
 
 
 @final

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A sum over test points and a final step, so that it can be computed batch by batch.
+    """A sum over test samples and a final step, so that it can be computed batch by batch.
 
     ``per_batch`` maps (outputs, labels) to a sum over the batch, None to use
-    the loss; ``finish`` maps the mean over all points to the metric.
+    the loss; ``finish`` maps the mean over all samples to the metric.
     """
 
     name: str

@@ -27,7 +27,7 @@ def lenet5(classes: int = 10, *, relu_on_logits: bool = False) -> nn.Module:
     """For 28x28 grey images; ReLU, max pooling. 44,426 parameters.
 
     ``relu_on_logits`` is for comparison with the authors' code: a class whose
-    logit has become negative for all points learns nothing any more.
+    logit has become negative for all samples never recovers.
     """
     net = nn.Sequential(
         nn.Conv2d(1, 6, 5),

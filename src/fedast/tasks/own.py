@@ -72,7 +72,7 @@ def own_preset(
         metric=task.metric,
         targets={} if task.goal.target is None else {"main": task.goal.target},
         goal=task.goal,
-        size=task.size,
+        step_cost=task.step_cost,
         training=task.training,
         sync_training=task.training,
         server=task.server,

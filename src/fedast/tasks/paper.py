@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ImageOptions:
     partition: Literal["dirichlet", "iid", "shards", "power-law"] = "dirichlet"
-    """How images are dealt out to clients."""
+    """How images are split over clients."""
     alpha: float = 0.1
     """Dirichlet concentration: smaller is more heterogeneous (section 5)."""
-    points: int = 300
-    """Training points per client (appendix); with power-law their mean."""
+    samples: int = 300
+    """Training samples per client (appendix); with power-law their mean."""
     classes_per_client: int = 2
-    """Classes that a client has with shards."""
+    """Classes per client with shards."""
     exponent: float = 0.5
     """How unequal the sizes are with power-law."""
 
     def __post_init__(self) -> None:
         sound = 0 < self.alpha < math.inf and 0 <= self.exponent < math.inf
-        if not sound or self.points < 1 or self.classes_per_client < 1:
+        if not sound or self.samples < 1 or self.classes_per_client < 1:
             raise ValueError(
-                "alpha must be positive and finite, points and classes_per_client at least 1, "
+                "alpha must be positive and finite, samples and classes_per_client at least 1, "
                 "exponent not negative"
             )
 
@@ -77,21 +77,21 @@ def _tell(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def deal(
+def split(
     options: ImageOptions, labels: npt.NDArray[np.int64], clients: int, rng: np.random.Generator
 ) -> list[Indices]:
-    from fedast.tasks import partitions as partition
+    from fedast.tasks import partitions
 
     match options.partition:
         case "dirichlet":
-            return partition.dirichlet(labels, clients, options.points, options.alpha, rng)
+            return partitions.dirichlet(labels, clients, options.samples, options.alpha, rng)
         case "iid":
-            return partition.iid(labels, clients, options.points, rng)
+            return partitions.iid(labels, clients, options.samples, rng)
         case "shards":
             per_client = options.classes_per_client
-            return partition.shards(labels, clients, options.points, per_client, rng)
+            return partitions.shards(labels, clients, options.samples, per_client, rng)
         case "power-law":
-            return partition.power_law(labels, clients, options.points, options.exponent, rng)
+            return partitions.power_law(labels, clients, options.samples, options.exponent, rng)
 
 
 @lru_cache(maxsize=4)
@@ -139,7 +139,7 @@ def _image_problem(
     train, test = _images(dataset, mean, deviation)
     rng = np.random.default_rng(Stream.of(seed, "partition", name).bits())
     try:
-        parts = deal(options, train.labels.numpy(), clients, rng)
+        parts = split(options, train.labels.numpy(), clients, rng)
     except ValueError as error:
         raise BadTask(f"task {name!r}: {error}") from None
     return Problem(
@@ -227,7 +227,7 @@ def _resnet(_options: CoarseImageOptions) -> Any:
     return resnet18
 
 
-# 27 local steps of 32 points: 3 epochs over 300 points (appendix, "Client dataset sizes").
+# 27 local steps of 32 samples: 3 epochs over 300 samples (appendix, "Client dataset sizes").
 _IMAGES = Training(local_steps=27, batch_size=32)
 
 _MNIST = replace(_IMAGES, client_lr=0.1, weight_decay=3e-4)  # appendix, "Learning rate"
@@ -254,7 +254,7 @@ PAPER = (
         options=ImageOptions,
         targets={"low": 0.83, "main": 0.93, "high": 0.96},  # appendix, table 1, appendix
         datasets=("mnist",),
-        size=0.148,  # appendix, "Modeling Training Times": measured time of one gradient
+        step_cost=0.148,  # appendix, "Modeling Training Times": measured time of one gradient
         training=_MNIST,
         sync_training=replace(_MNIST, client_lr=0.2),  # appendix: synchronous methods
     ),
@@ -265,7 +265,7 @@ PAPER = (
         options=FashionOptions,
         targets={"low": 0.72, "main": 0.82, "high": 0.85},
         datasets=("fashion-mnist",),
-        size=0.240,
+        step_cost=0.240,
         training=_FASHION,
         sync_training=_FASHION,
     ),
@@ -276,7 +276,7 @@ PAPER = (
         options=ImageOptions,
         targets={"low": 0.53, "main": 0.63, "high": 0.66},
         datasets=("cifar10",),
-        size=0.228,
+        step_cost=0.228,
         training=_CIFAR10,
         sync_training=replace(_CIFAR10, weight_decay=3e-4),  # appendix: synchronous methods
     ),
@@ -288,7 +288,7 @@ PAPER = (
         targets={"low": 0.32, "main": 0.42, "high": 0.45},
         evaluate_every=2,  # the other tasks take the algorithm's 4
         datasets=("shakespeare",),
-        size=0.555,
+        step_cost=0.555,
         training=_SHAKESPEARE,
         sync_training=_SHAKESPEARE,
     ),
@@ -299,7 +299,7 @@ PAPER = (
         options=CoarseImageOptions,
         targets={"main": 0.5},  # appendix, the larger model
         datasets=("cifar100",),
-        size=2.071,
+        step_cost=2.071,
         training=_CIFAR100,
         sync_training=replace(_CIFAR100, weight_decay=3e-4),  # as CIFAR-10
     ),

@@ -49,7 +49,8 @@ class Preset:
     """What must be in the cache of data sets."""
     goal: Goal = field(default_factory=Goal)
     """Limits that hold unless a configuration says otherwise."""
-    size: float
+    step_cost: float
+    """See ``Task``."""
     training: Training
     sync_training: Training
     server: ServerSide = field(default_factory=ServerSide)

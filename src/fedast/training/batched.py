@@ -50,37 +50,39 @@ class BatchedTrainer:
         precision: Precision = "fp32",
         lean: bool = False,
     ) -> None:
-        """``lean``: only what is faster by hand even one by one is stacked."""
+        """``lean``: stack only models whose hand-written step is faster even for one client."""
         self._streams = {name: Stream.of(seed, "train", name) for name in device_tasks}
         self._device_tasks = device_tasks
         self._serial = SerialTrainer(device_tasks, seed)
-        self._lanes: dict[TaskName, _Lane] = {}
+        self._stacked: dict[TaskName, _StackedTask] = {}
         self.alone: dict[TaskName, str] = {}
         """Tasks whose clients are trained one by one, and why."""
         for name, device_task in device_tasks.items():
             try:
                 if lean and not is_lean(device_task):
                     raise Unstackable("autograd is faster on a CPU")
-                self._lanes[name] = _Lane(device_task, choose(device_task, precision), most or MOST)
+                self._stacked[name] = _StackedTask(
+                    device_task, choose(device_task, precision), most or MOST
+                )
             except Unstackable as problem:
                 self.alone[name] = str(problem)
 
     def limit(self, task: TaskName) -> int:
-        return self._lanes[task].most if task in self._lanes else 1
+        return self._stacked[task].most if task in self._stacked else 1
 
     def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
-        if task not in self._lanes:
+        if task not in self._stacked:
             return self._serial.train(task, jobs)
         device_task, stream = self._device_tasks[task], self._streams[task]
         batches = np.stack([batches_of(device_task, stream, job)[0] for job in jobs], axis=1)
-        return self._lanes[task].train(jobs, batches)
+        return self._stacked[task].train(jobs, batches)
 
     def close(self) -> None:
-        self._lanes.clear()
+        self._stacked.clear()
 
 
 @final
-class _Lane:
+class _StackedTask:
     """One task's engines, one for each padded size."""
 
     def __init__(self, device_task: DeviceTask, build: Build, most: int) -> None:
@@ -106,7 +108,7 @@ class _Lane:
         if len(jobs) == 1:
             raise OutOfMemory(
                 f"task {self._device_task.task.name!r}: not even one client's training fits into "
-                'the device\'s memory; lower its batch_size, or take compute.device = "cpu"'
+                'the device\'s memory; lower its batch_size, or set compute.device = "cpu"'
             )
         self.most = max(1, len(jobs) // 2)
         return self.train(jobs, batches)

@@ -107,9 +107,9 @@ class DeviceTask:
                 f"it gave {type(module).__name__}"
             )
         moved = {} if moved is None else moved
-        for points in (task.train, task.test):
-            if id(points) not in moved:
-                moved[id(points)] = points.to(device)
+        for dataset in (task.train, task.test):
+            if id(dataset) not in moved:
+                moved[id(dataset)] = dataset.to(device)
         device_task = cls(
             task=task,
             model=FlatModel(module, device),
@@ -128,7 +128,7 @@ class DeviceTask:
     def try_out(self) -> None:
         """Find out before the run, not in it, whether model, data and loss fit together.
 
-        Two points of every part go through the model, the loss and, for
+        Two samples of every part go through the model, the loss and, for
         training, its gradient; nothing of the model changes.
         """
         name = f"task {self.task.name!r}"
@@ -139,10 +139,10 @@ class DeviceTask:
         if self.task.final_test is not None:
             parts["final_test"] = self.task.final_test.to(device)
         state = {name: value.clone() for name, value in self.model.module.state_dict().items()}
-        for part, points in parts.items():
+        for part, dataset in parts.items():
             self.model.module.train(part == "train")
             try:
-                inputs, labels = points.batch(torch.arange(min(2, len(points)), device=device))
+                inputs, labels = dataset.batch(torch.arange(min(2, len(dataset)), device=device))
                 with seeded(Stream(0), device):
                     if part == "train" and self.task.augment is not None:
                         inputs = self.task.augment(inputs)
@@ -152,7 +152,7 @@ class DeviceTask:
                         torch.autograd.grad(loss, self.model.parameters, allow_unused=True)
             except torch.OutOfMemoryError as error:
                 raise OutOfMemory(
-                    f"{name}: out of memory before it has begun; make room on the device, or take "
+                    f"{name}: out of memory before training began; free some, or set "
                     f'compute.device = "cpu" ({error})'
                 ) from None
             except Exception as error:  # whatever the user's own code raises
@@ -160,7 +160,7 @@ class DeviceTask:
                 raise BadTask(f"{name}: model, loss and {part} data do not fit: {said}") from error
             if self.task.metric == "accuracy" and labels.shape != outputs.argmax(dim=1).shape:
                 raise BadTask(
-                    f"{name}: accuracy needs one class number per point, {part} labels have shape "
+                    f"{name}: accuracy needs one class number per sample, {part} labels have shape "
                     f"{tuple(labels.shape)} for outputs of shape {tuple(outputs.shape)}"
                 )
             if self.task.metric == "rmse" and labels.numel() != outputs.numel():
@@ -168,18 +168,18 @@ class DeviceTask:
                     f"{name}: rmse needs a label per output, {part} labels have shape "
                     f"{tuple(labels.shape)} for outputs of shape {tuple(outputs.shape)}"
                 )
-            self._check_labels(f"{name}: {part}", points, outputs.shape)
+            self._check_labels(f"{name}: {part}", dataset, outputs.shape)
         self.model.module.load_state_dict(state)
 
-    def _check_labels(self, where: str, points: Dataset, shape: Sequence[int]) -> None:
+    def _check_labels(self, where: str, dataset: Dataset, shape: Sequence[int]) -> None:
         """Class numbers must be classes of the model, where the loss takes class numbers."""
         if (
             not self.usual_loss
-            or not isinstance(points, Arrays)
-            or points.labels.is_floating_point()
+            or not isinstance(dataset, Arrays)
+            or dataset.labels.is_floating_point()
         ):
             return
-        low, high = int(points.labels.min()), int(points.labels.max())
+        low, high = int(dataset.labels.min()), int(dataset.labels.max())
         if low < 0 or high >= shape[1]:
             wrong = low if low < 0 else high
             raise BadTask(f"{where} has label {wrong}, outside the model's {shape[1]} classes")

@@ -112,4 +112,4 @@ def check_images(
             raise DataError(f"{name}: a {part} label is outside the {classes} classes")
         absent = np.flatnonzero(np.bincount(labels, minlength=classes) == 0)
         if part == "train" and len(absent):
-            raise DataError(f"{name}: class {absent[0]} has no training points")
+            raise DataError(f"{name}: class {absent[0]} has no training samples")

@@ -107,7 +107,7 @@ def _used(device_task: DeviceTask) -> tuple[bool, ...]:
 
 
 def _arrives(build: Build, device_task: DeviceTask, precision: Precision) -> bool:
-    """Whether two copies on different points each take the step that autograd takes alone."""
+    """Whether two copies on different samples each take the step that autograd takes alone."""
     inputs, labels = _points(device_task, 4)
     base = device_task.model.read()
     how = device_task.task.training
@@ -149,7 +149,7 @@ def _arrives(build: Build, device_task: DeviceTask, precision: Precision) -> boo
 
 @contextmanager
 def _exact() -> Iterator[None]:
-    """Without TF32: what copies are held against must not round as they do. On two points, one
+    """Without TF32: what copies are held against must not round as they do. On two samples, one
     ReLU or maximum that falls the other way is a tenth of the gradient, and the net that is right
     would be refused."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn

@@ -45,9 +45,9 @@ def _larger(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
-@triton.jit(do_not_specialize=["points"])
+@triton.jit(do_not_specialize=["samples"])
 def _convolve(
-    x, weight, bias, y, place, saturated, points,
+    x, weight, bias, y, place, saturated, samples,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_H: tl.constexpr,
     OUT_W: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, SIZE: tl.constexpr,
     POOL: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
@@ -56,7 +56,7 @@ def _convolve(
     """``OUT_H`` x ``OUT_W`` pixels or, with POOL, windows of four."""
     RUN: tl.constexpr = SIZE * IN
     K: tl.constexpr = SIZE * RUN
-    outs = points * OUT_H * OUT_W
+    outs = samples * OUT_H * OUT_W
     copy = tl.program_id(1).to(tl.int64)
     row = tl.arange(0, BM)
     if POOL:  # rows are numbered so that the matrix unit leaves a window's four in one thread
@@ -73,7 +73,7 @@ def _convolve(
         b = b.to(tl.int64)
     start = ((b * HEIGHT + h) * WIDTH + w) * IN
     n = tl.arange(0, BN)
-    image = x + copy * points * (HEIGHT * WIDTH * IN)
+    image = x + copy * samples * (HEIGHT * WIDTH * IN)
     kernel = weight + copy * (K * OUT)
     total = tl.zeros((BM, BN), dtype=tl.float32)
     for first in range(0, K, BK):
@@ -112,9 +112,9 @@ def _convolve(
         tl.store(y + at, total.to(y.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["points"])
+@triton.jit(do_not_specialize=["samples"])
 def _spread(
-    dy, place, wide, sums, saturated, scale, points,
+    dy, place, wide, sums, saturated, scale, samples,
     OUT_H: tl.constexpr, OUT_W: tl.constexpr, WIDE_H: tl.constexpr,
     WIDE_W: tl.constexpr, BORDER: tl.constexpr, OUT: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, LIMIT: tl.constexpr, LARGE: tl.constexpr,
@@ -124,7 +124,7 @@ def _spread(
     The sum over each program's windows is noted too: together, the bias's gradient.
     """
     copy = tl.program_id(1).to(tl.int64)
-    outs = points * OUT_H * OUT_W
+    outs = samples * OUT_H * OUT_W
     q = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.arange(0, BN)
     inside = (q < outs)[:, None] & (n < OUT)[None, :]
@@ -141,7 +141,7 @@ def _spread(
     if LARGE:
         b = b.to(tl.int64)
     pixel = (b * WIDE_H + 2 * h + BORDER) * WIDE_W + 2 * w + BORDER
-    to = wide + copy * points * (WIDE_H * WIDE_W * OUT)
+    to = wide + copy * samples * (WIDE_H * WIDE_W * OUT)
     to += pixel[:, None] * OUT + n[None, :]
     for corner in tl.static_range(4):
         tl.store(
@@ -150,9 +150,9 @@ def _spread(
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["points", "share_size"])
+@triton.jit(do_not_specialize=["samples", "share_size"])
 def _weights(
-    x, wide, parts, points, share_size,
+    x, wide, parts, samples, share_size,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_H: tl.constexpr,
     OUT_W: tl.constexpr, WIDE_H: tl.constexpr, WIDE_W: tl.constexpr, BORDER: tl.constexpr,
     IN: tl.constexpr, OUT: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
@@ -165,8 +165,8 @@ def _weights(
     share = tl.program_id(2)
     k = tl.program_id(0) * BK + tl.arange(0, BK)
     n = tl.arange(0, BN)
-    image = x + copy * points * (HEIGHT * WIDTH * IN)
-    gradient = wide + copy * points * (WIDE_H * WIDE_W * OUT)
+    image = x + copy * samples * (HEIGHT * WIDTH * IN)
+    gradient = wide + copy * samples * (WIDE_H * WIDE_W * OUT)
     along = k // RUN * (WIDTH * IN) + k % RUN
     total = tl.zeros((BK, BN), dtype=tl.float32)
     for step in range(0, share_size, BM):
@@ -174,7 +174,7 @@ def _weights(
         b, h, w = m // (OUT_H * OUT_W), m // OUT_W % OUT_H, m % OUT_W
         if LARGE:
             b = b.to(tl.int64)
-        seen = m < points * OUT_H * OUT_W
+        seen = m < samples * OUT_H * OUT_W
         start = ((b * HEIGHT + h) * WIDTH + w) * IN
         a = tl.load(
             image + start[:, None] + along[None, :],
@@ -307,12 +307,12 @@ class _Block:
         ]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(copy, point, height, width, channel) to the same, pooled."""
-        points, height, width = x.shape[1:4]
+        """(copy, sample, height, width, channel) to the same, pooled."""
+        samples, height, width = x.shape[1:4]
         pooled_h, pooled_w = (height - self._size + 1) // 2, (width - self._size + 1) // 2
         self._x = x
         self._y = x.new_empty(
-            (self._copies, points, pooled_h, pooled_w, self._out),
+            (self._copies, samples, pooled_h, pooled_w, self._out),
             dtype=torch.float32 if self._last else self.stored,
         )
         self._place = torch.empty_like(self._y, dtype=torch.uint8)
@@ -321,18 +321,18 @@ class _Block:
 
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
         """Gradients come and go enlarged, but the first comes as it is."""
-        points, pooled_h, pooled_w = dy.shape[1:4]
+        samples, pooled_h, pooled_w = dy.shape[1:4]
         height, width = self._x.shape[2:4]
         border = self._size - 1 if wants_dx else 0
         high, broad = (side - self._size + 1 + 2 * border for side in (height, width))
-        shape = (self._copies, points, high, broad, self._out)
+        shape = (self._copies, samples, high, broad, self._out)
         if self._wide is None or self._wide.shape != shape:
             self._wide = self._x.new_zeros(shape)
-        outs, block = points * pooled_h * pooled_w, 32
+        outs, block = samples * pooled_h * pooled_w, 32
         sums = self._bias.new_empty(self._copies, triton.cdiv(outs, block), self._out)
         _spread[(sums.shape[1], self._copies)](
             dy, self._place, self._wide, sums, self._saturated,
-            self.enlarged if self._last else 1.0, points,
+            self.enlarged if self._last else 1.0, samples,
             OUT_H=pooled_h, OUT_W=pooled_w, WIDE_H=high, WIDE_W=broad, BORDER=border,
             OUT=self._out, BM=block, BN=_block(self._out), LIMIT=self._limit,
             LARGE=_large(self._wide),
@@ -351,15 +351,15 @@ class _Block:
     def _convolve(
         self, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, *, pool: bool
     ) -> None:
-        points, height, width, channels_in = x.shape[1:]
+        samples, height, width, channels_in = x.shape[1:]
         out_h, out_w, channels_out = y.shape[2:]
         k = weight[0, 0].numel()
         tile = CONVOLVE | ({} if k > 512 else {"BK": 32})
         if k <= 128:  # all in one go
             tile |= {"BK": _block(k), "num_stages": 1}
-        rows = (4 if pool else 1) * points * out_h * out_w
+        rows = (4 if pool else 1) * samples * out_h * out_w
         _convolve[(triton.cdiv(rows, tile["BM"]), self._copies)](
-            x, weight, self._bias, y, self._place, self._saturated, points,
+            x, weight, self._bias, y, self._place, self._saturated, samples,
             HEIGHT=height, WIDTH=width, OUT_H=out_h, OUT_W=out_w,
             IN=channels_in, OUT=channels_out, SIZE=self._size, POOL=pool,
             BN=_block(channels_out), PRECISION=self._precision, LIMIT=self._limit,
@@ -367,18 +367,18 @@ class _Block:
         )  # fmt: skip
 
     def _descend(self, wide: torch.Tensor, border: int, *, turn: bool) -> None:
-        points, pooled_h, pooled_w = self._y.shape[1:4]
+        samples, pooled_h, pooled_w = self._y.shape[1:4]
         k = self._weight[0, 0].numel()
         tile = WEIGHTS | {"BK": min(WEIGHTS["BK"], _block(k))}
         tiles = triton.cdiv(k, tile["BK"])
-        rows = 4 * points * pooled_h * pooled_w
+        rows = 4 * samples * pooled_h * pooled_w
         # Enough programs to fill a large GPU, but none with less than a few tiles to sum.
         shares = min(triton.cdiv(PROGRAMS, tiles * self._copies), triton.cdiv(rows, 4 * tile["BM"]))
         share = triton.cdiv(rows, shares * tile["BM"]) * tile["BM"]
         shares = triton.cdiv(rows, share)
         parts = self._weight.new_empty(self._copies, shares, *self._weight.shape[1:])
         _weights[(tiles, self._copies, shares)](
-            self._x, wide, parts, points, share,
+            self._x, wide, parts, samples, share,
             HEIGHT=self._x.shape[2], WIDTH=self._x.shape[3],
             OUT_H=2 * pooled_h, OUT_W=2 * pooled_w, WIDE_H=wide.shape[2], WIDE_W=wide.shape[3],
             BORDER=border, IN=self._in, OUT=self._out, SIZE=self._size,
@@ -439,6 +439,6 @@ class ConvPools:
 
 
 def _channels_last(x: torch.Tensor) -> torch.Tensor:
-    """(copy, point, channel, height, width) to channels last, filled up."""
+    """(copy, sample, channel, height, width) to channels last, filled up."""
     channels = x.shape[2]
     return functional.pad(x.permute(0, 1, 3, 4, 2), (0, _filled(channels) - channels)).contiguous()

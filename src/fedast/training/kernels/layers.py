@@ -23,7 +23,7 @@ _KNOWN = (nn.Linear, nn.ReLU, nn.Flatten, nn.MaxPool2d, nn.Conv2d)
 
 
 class Layer(Protocol):
-    """One layer of all copies. Inputs and outputs have the axes (copy, point, ...)."""
+    """One layer of all copies. Inputs and outputs have the axes (copy, sample, ...)."""
 
     @property
     def parameters(self) -> int:
@@ -229,7 +229,7 @@ class Conv:
 
 
 def _side_by_side(x: torch.Tensor) -> torch.Tensor:
-    """(copy, point, channel, ...) -> (point, copy and channel, ...)"""
+    """(copy, sample, channel, ...) -> (sample, copy and channel, ...)"""
     return x.transpose(0, 1).flatten(1, 2)
 
 
@@ -266,7 +266,7 @@ class LayeredNet:
 
     @torch.no_grad()
     def scores(self, inputs: torch.Tensor) -> torch.Tensor:
-        """What the copies say about points."""
+        """What the copies say about samples."""
         try:
             return self._forward(inputs)
         finally:
@@ -280,14 +280,14 @@ class LayeredNet:
 
 
 def cross_entropy(scores: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each copy's mean loss over its points, and its gradient by the scores."""
-    points = scores.shape[1]
+    """Each copy's mean loss over its samples, and its gradient by the scores."""
+    samples = scores.shape[1]
     logs = torch.log_softmax(scores, dim=2)
     picked = labels[:, :, None]
     losses = -logs.gather(2, picked).mean(dim=(1, 2))
     gradient = logs.exp_()
     gradient.scatter_add_(2, picked, torch.full_like(picked, -1.0, dtype=gradient.dtype))
-    return losses, gradient.div_(points)
+    return losses, gradient.div_(samples)
 
 
 def layered(

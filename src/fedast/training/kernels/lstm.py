@@ -63,7 +63,7 @@ class CharLSTMNet:
 
     @torch.no_grad()
     def scores(self, inputs: torch.Tensor) -> torch.Tensor:
-        """What the copies say about points; only where there are kernels, in half precision."""
+        """What the copies say about samples; only where there are kernels, in half precision."""
         from fedast.training.kernels.cell import last_states
 
         w_state, w_out, b_out = (self._parameters[place] for place in (2, 5, 6))
@@ -78,20 +78,20 @@ class CharLSTMNet:
     @torch.no_grad()
     def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         embedding, w_in, w_state, b_in, b_state, w_out, b_out = self._parameters
-        copies, points, length = inputs.shape
+        copies, samples, length = inputs.shape
         hidden, symbols = self._hidden, embedding.shape[1]
         table = self._table()
-        states = table.new_zeros(copies, length + 1, points, hidden)
+        states = table.new_zeros(copies, length + 1, samples, hidden)
         cells = torch.zeros_like(states)
-        gates = table.new_empty(copies, length, points, 4 * hidden)
+        gates = table.new_empty(copies, length, samples, 4 * hidden)
         self._forward(table, inputs, states, cells, gates)
         scores = torch.baddbmm(b_out[:, None], states[:, length], w_out.mT)
         losses, d_scores = cross_entropy(scores, labels)
         d_gates = self._backward(torch.bmm(d_scores, w_out), cells, gates)
-        # All characters of all points behind one another.
-        d_all = d_gates.view(copies, length * points, 4 * hidden)
+        # All characters of all samples behind one another.
+        d_all = d_gates.view(copies, length * samples, 4 * hidden)
         before = states[:, :-1].flatten(1, 2)
-        hot = d_all.new_zeros(copies, length * points, symbols)
+        hot = d_all.new_zeros(copies, length * samples, symbols)
         hot.scatter_(2, inputs.mT.reshape(copies, -1, 1), 1.0)
         d_table = torch.bmm(hot.mT, d_all)
         d_bias = d_table.sum(dim=1)
