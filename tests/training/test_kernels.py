@@ -181,9 +181,9 @@ def compiled_convolution(pool: bool) -> dict[str, int]:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from fedast.training.kernels import convolution
+    from fedast.training.kernels import convolution, convolution_kernels
 
-    kernel = convolution._convolve
+    kernel = convolution_kernels.convolve
     fixed = {
         "HEIGHT": 14, "WIDTH": 14, "OUT_H": 5 if pool else 10, "OUT_W": 5 if pool else 10,
         "IN": 64, "OUT": 64, "SIZE": 5, "POOL": pool, "BM": 128, "BK": 64, "BN": 64,
