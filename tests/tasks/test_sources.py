@@ -127,11 +127,11 @@ def test_plays_in_a_folder(folder: Path, tmp_path: Path) -> None:
     stored, _ = fetch("shakespeare", str(plays), False, quiet)
     assert stored.notes["roles"] == 2
     preset = PRESETS["shakespeare"]
-    problem = preset.build(ShakespeareOptions(test_windows=50), 5, 0, "s")
-    assert len(problem.partition) == 5, "two roles for five clients: they are used again"
-    assert len(problem.test) == 50
-    assert len(problem.final_test) > 50
-    inputs, labels = problem.train.batch(torch.tensor([0]))
+    task = preset.build(ShakespeareOptions(test_windows=50), 5, 0, "s")
+    assert len(task.partition) == 5, "two roles for five clients: they are used again"
+    assert len(task.test) == 50
+    assert len(task.final_test) > 50
+    inputs, labels = task.train.batch(torch.tensor([0]))
     assert inputs.shape == (1, 80)
     assert labels.shape == (1,)
 
@@ -342,11 +342,11 @@ def test_the_real_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert plays.notes["largest roles"][:3] == [
         "hamlet: HAMLET", "othello: IAGO", "henry_v: KING HENRY",
     ]  # fmt: skip
-    problem = PRESETS["shakespeare"].build(ShakespeareOptions(), 1000, 0, "s")
-    assert len(problem.partition) == 1000
-    assert len(problem.test) == 20_000
-    assert len(problem.final_test) == plays.notes["test"]
-    problem = PRESETS["cifar10"].build(ImageOptions(), 1000, 0, "c")
-    inputs, _ = problem.train.batch(torch.arange(2000))
+    task = PRESETS["shakespeare"].build(ShakespeareOptions(), 1000, 0, "s")
+    assert len(task.partition) == 1000
+    assert len(task.test) == 20_000
+    assert len(task.final_test) == plays.notes["test"]
+    task = PRESETS["cifar10"].build(ImageOptions(), 1000, 0, "c")
+    inputs, _ = task.train.batch(torch.arange(2000))
     assert inputs.shape == (2000, 3, 32, 32)
     assert abs(float(inputs.mean())) < 0.1, "normalised by 0.5 and 0.5"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedast.core.streams import Stream
-from fedast.tasks.preset import Preset, Problem
-from fedast.tasks.task import Training
+from fedast.tasks.preset import Preset
+from fedast.tasks.task import Task, Training
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,7 @@ def _digits(
     clients: int,
     seed: int,
     name: str,
-) -> Problem:
+) -> Task:
     import torch
 
     from fedast.tasks.data.embedded import digits
@@ -57,7 +57,8 @@ def _digits(
 
     train, test = digits()
     rng = np.random.default_rng(Stream.of(seed, "partition", name).bits())
-    return Problem(
+    return Task(
+        name=name,
         model=model,
         train=(torch.from_numpy(train[0]), torch.from_numpy(train[1])),
         test=(torch.from_numpy(test[0]), torch.from_numpy(test[1])),
@@ -65,19 +66,19 @@ def _digits(
     )
 
 
-def _digits_mlp(options: DigitsOptions, clients: int, seed: int, name: str) -> Problem:
+def _digits_mlp(options: DigitsOptions, clients: int, seed: int, name: str) -> Task:
     from fedast.tasks.models import perceptron
 
     return _digits(partial(perceptron, (64, 64, 10)), options, clients, seed, name)
 
 
-def _digits_cnn(options: DigitsOptions, clients: int, seed: int, name: str) -> Problem:
+def _digits_cnn(options: DigitsOptions, clients: int, seed: int, name: str) -> Task:
     from fedast.tasks.models import small_cnn
 
     return _digits(partial(small_cnn, 10), options, clients, seed, name)
 
 
-def _synthetic(options: SyntheticOptions, clients: int, seed: int, name: str) -> Problem:
+def _synthetic(options: SyntheticOptions, clients: int, seed: int, name: str) -> Task:
     import torch
 
     from fedast.tasks.data.embedded import synthetic
@@ -87,7 +88,8 @@ def _synthetic(options: SyntheticOptions, clients: int, seed: int, name: str) ->
     train, test, partition = synthetic(
         clients, options.alpha, options.beta, options.max_samples, rng
     )
-    return Problem(
+    return Task(
+        name=name,
         model=partial(logistic, 60, 10),
         train=(torch.from_numpy(train[0]), torch.from_numpy(train[1])),
         test=(torch.from_numpy(test[0]), torch.from_numpy(test[1])),

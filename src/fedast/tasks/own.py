@@ -16,12 +16,13 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from fedast.tasks.preset import Preset, Problem
+from fedast.tasks.preset import Preset
 from fedast.tasks.task import BadTask, Task
 
 GROUP = "fedast.tasks"
@@ -48,26 +49,15 @@ def own_preset(
 ) -> Preset:
     """What the function builds, as a preset; the task's own settings are its defaults.
 
-    Modules in the folders of ``path`` and in the working folder are found too.
+    ``path`` are further folders in which modules are looked for.
     """
     make_importable(path)
     task = _build(use, json.dumps(options, sort_keys=True), clients, seed)
 
-    def problem(_options: Any, _clients: int, _seed: int, _name: str) -> Problem:
-        return Problem(
-            model=task.model,
-            train=task.train,
-            test=task.test,
-            partition=task.partition,
-            final_test=task.final_test,
-            loss=task.loss,
-            augment=task.augment,
-        )
-
     return Preset(
         name=use,
         summary=task.name,
-        build=problem,
+        build=lambda _options, _clients, _seed, name: replace(task, name=name),
         options=None,
         metric=task.metric,
         targets={} if task.goal.target is None else {"main": task.goal.target},

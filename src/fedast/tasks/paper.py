@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedast.core.streams import Stream
-from fedast.tasks.preset import Preset, Problem
-from fedast.tasks.task import BadTask, Indices, Training
+from fedast.tasks.preset import Preset
+from fedast.tasks.task import BadTask, Indices, Task, Training
 
 if TYPE_CHECKING:
     import torch
@@ -125,7 +125,7 @@ def _images(
     return read("train"), read("test")
 
 
-def _image_problem(
+def _image_task(
     dataset: str,
     model: Callable[[Any], Callable[[], torch.nn.Module]],
     mean: tuple[float, ...],
@@ -135,14 +135,15 @@ def _image_problem(
     clients: int,
     seed: int,
     name: str,
-) -> Problem:
+) -> Task:
     train, test = _images(dataset, mean, deviation)
     rng = np.random.default_rng(Stream.of(seed, "partition", name).bits())
     try:
         parts = split(options, train.labels.numpy(), clients, rng)
     except ValueError as error:
         raise BadTask(f"task {name!r}: {error}") from None
-    return Problem(
+    return Task(
+        name=name,
         model=model(options),
         train=train,
         test=test,
@@ -169,7 +170,7 @@ def crop_and_flip(images: torch.Tensor) -> torch.Tensor:
     return padded.permute(0, 2, 3, 1)[which, rows, columns].permute(0, 3, 1, 2)
 
 
-def _shakespeare(options: ShakespeareOptions, clients: int, seed: int, name: str) -> Problem:
+def _shakespeare(options: ShakespeareOptions, clients: int, seed: int, name: str) -> Task:
     """Roles sampled without replacement; when all are used, they are used again."""
     import torch
 
@@ -192,7 +193,8 @@ def _shakespeare(options: ShakespeareOptions, clients: int, seed: int, name: str
     chosen = np.random.default_rng(0).choice(
         len(every), min(options.test_windows, len(every)), replace=False
     )
-    return Problem(
+    return Task(
+        name=name,
         model=CharLSTM,
         train=Windows(codes, torch.from_numpy(np.concatenate([t for t, _ in parts])), WINDOW),
         test=Windows(codes, torch.from_numpy(every[np.sort(chosen)]), WINDOW),
@@ -250,7 +252,7 @@ PAPER = (
     Preset(
         name="mnist",
         summary="MNIST, perceptron 784-200-200-10",
-        build=partial(_image_problem, "mnist", _mlp, *_GREY, False),
+        build=partial(_image_task, "mnist", _mlp, *_GREY, False),
         options=ImageOptions,
         targets={"low": 0.83, "main": 0.93, "high": 0.96},  # appendix, table 1, appendix
         datasets=("mnist",),
@@ -261,7 +263,7 @@ PAPER = (
     Preset(
         name="fashion-mnist",
         summary="Fashion-MNIST, LeNet-5",
-        build=partial(_image_problem, "fashion-mnist", _lenet, *_GREY, False),
+        build=partial(_image_task, "fashion-mnist", _lenet, *_GREY, False),
         options=FashionOptions,
         targets={"low": 0.72, "main": 0.82, "high": 0.85},
         datasets=("fashion-mnist",),
@@ -272,7 +274,7 @@ PAPER = (
     Preset(
         name="cifar10",
         summary="CIFAR-10, two 5x5 convolutions of 64 channels and three linear layers",
-        build=partial(_image_problem, "cifar10", _cnn, *_HALF, False),
+        build=partial(_image_task, "cifar10", _cnn, *_HALF, False),
         options=ImageOptions,
         targets={"low": 0.53, "main": 0.63, "high": 0.66},
         datasets=("cifar10",),
@@ -295,7 +297,7 @@ PAPER = (
     Preset(
         name="cifar100",
         summary="CIFAR-100, ResNet-18 with group normalisation, random crop and flip",
-        build=partial(_image_problem, "cifar100", _resnet, *_CIFAR100_PIXELS, True),
+        build=partial(_image_task, "cifar100", _resnet, *_CIFAR100_PIXELS, True),
         options=CoarseImageOptions,
         targets={"main": 0.5},  # appendix, the larger model
         datasets=("cifar100",),

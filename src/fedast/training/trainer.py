@@ -76,7 +76,10 @@ def batches_of(device_task: DeviceTask, stream: Stream, job: Job) -> tuple[Indic
 
 @dataclass(frozen=True, slots=True)
 class DeviceTask:
-    """A task laid out on a device: a working copy of its model, its data, its loss."""
+    """A task on the device that trains it: its data moved there, and one working copy of its model.
+
+    It exists because a ``Task`` is a description that knows no device and builds no module.
+    """
 
     task: Task
     model: FlatModel
@@ -92,9 +95,10 @@ class DeviceTask:
         device: torch.device,
         moved: dict[int, Dataset] | None = None,
     ) -> DeviceTask:
-        """Lay a task out; its initial model depends on the run's seed and the task's name.
+        """Build a task's model and move its data; the model depends on the run's seed and the
+        task's name.
 
-        ``moved`` remembers what is on the device already, for tasks that share data.
+        ``moved`` holds what is on the device already, for tasks that share data.
         """
         with seeded(Stream.of(seed, "init", task.name), torch.device("cpu")):
             try:
