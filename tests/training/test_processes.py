@@ -66,7 +66,7 @@ def test_a_worker_that_is_killed_is_named_with_its_request(
     assert victim.pid is not None
     os.kill(victim.pid, signal.SIGKILL)
     victim.join()
-    with pytest.raises(TrainingFailed, match=r"exit -9\) while it trained request 51"):
+    with pytest.raises(TrainingFailed, match=r"exit code -9\) while training request 51"):
         trainer.train("t", jobs)
 
 

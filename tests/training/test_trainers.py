@@ -198,7 +198,7 @@ def test_a_net_by_hand_that_does_not_agree_with_autograd_is_not_used(
     monkeypatch.setattr("fedast.training.kernels.choose.layered", wrong)
     device_task = DeviceTask.build(make_task("mlp", torch.float64), 3, CPU)
     assert isinstance(choose(device_task)(2), GeneralNet)
-    assert "trained the general way" in caplog.text
+    assert "with torch.func instead" in caplog.text
 
 
 def test_nets_are_held_against_autograd_in_single_precision() -> None:

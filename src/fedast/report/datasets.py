@@ -25,7 +25,7 @@ class Spread:
 
     @property
     def mean_largest_share(self) -> float:
-        """How much of a client's data is its most frequent class, on average."""
+        """The mean over clients of the share of their most frequent class."""
         return float((self.counts.max(axis=1) / np.maximum(1, self.sizes)).mean())
 
 

@@ -1,4 +1,4 @@
-"""What is measured on a test set, and which way is better. (Torch is imported where used.)"""
+"""What is measured on a test set, and which direction is better. (Torch is imported lazily.)"""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def mean_square(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Of outputs in the labels' shape: (n, 1) against (n,) must not spread to (n, n)."""
+    """Outputs take the labels' shape first: (n, 1) and (n,) must not broadcast to (n, n)."""
     return ((outputs.reshape(labels.shape) - labels) ** 2).mean()
 
 

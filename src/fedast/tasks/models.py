@@ -1,8 +1,8 @@
 """The models: the paper's five, and those of the embedded tasks.
 
-All are initialised as PyTorch does by default, keep no state between calls, and
-have no parameters that depend on the batch, so that copies of one model can be
-run side by side.
+All use PyTorch's default initialization, keep no state between calls, and have
+no parameters that depend on the batch, so that copies of one model can run side
+by side.
 """
 
 from __future__ import annotations

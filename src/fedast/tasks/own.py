@@ -1,7 +1,7 @@
-"""Users' own tasks: a function that builds one, named in a configuration or by a plug-in.
+"""Users' own tasks: functions named in a configuration, or by an installed package.
 
-The function takes the number of clients and the run's seed, and any options by
-name, and returns a ``Task``:
+A function takes the number of clients and the run's seed, and any options by
+keyword, and returns a ``Task``:
 
     def my_task(clients: int, seed: int, *, width: int = 64) -> Task: ...
 
@@ -29,7 +29,7 @@ GROUP = "fedast.tasks"
 
 
 def plugins() -> Mapping[str, str]:
-    """The tasks of installed packages: name and where its function is."""
+    """The tasks of installed packages: their names, and where their functions are."""
     return {entry.name: entry.value for entry in entry_points(group=GROUP)}
 
 
@@ -72,7 +72,7 @@ def own_preset(
 
 @lru_cache(maxsize=8)
 def _build(use: str, given: str, clients: int, seed: int) -> Task:
-    """``given`` are the options as JSON, so that they can be a key."""
+    """``given`` are the options as JSON, so that they can be cached by."""
     function, options = find_function(use), json.loads(given)
     try:
         inspect.signature(function).bind(clients, seed, **options)
@@ -94,7 +94,7 @@ def _build(use: str, given: str, clients: int, seed: int) -> Task:
 
 
 def find_function(use: str) -> Callable[..., Any]:
-    """Import what a name stands for."""
+    """Import the function that a name refers to."""
     where = use if ":" in use else plugins()[use]
     module_name, _, name = where.partition(":")
     try:

@@ -1,6 +1,6 @@
-"""The paper's five tasks, as data. (Torch is imported when one is built.)
+"""The paper's five tasks. (Torch is imported when one is built.)
 
-Every number has its origin beside it: "section 5" and "table 1" are the paper's
+Every number has its source beside it: "section 5" and "table 1" are the paper's
 main text, "appendix" its section on the experimental set-up.
 """
 
@@ -36,7 +36,7 @@ class ImageOptions:
     classes_per_client: int = 2
     """Classes per client with shards."""
     exponent: float = 0.5
-    """How unequal the sizes are with power-law."""
+    """How unequal the clients' sizes are with power-law."""
 
     def __post_init__(self) -> None:
         sound = 0 < self.alpha < math.inf and 0 <= self.exponent < math.inf
@@ -62,7 +62,7 @@ class CoarseImageOptions(ImageOptions):
 @dataclass(frozen=True)
 class ShakespeareOptions:
     test_windows: int = 20_000
-    """Test windows, of 769,293, that decisions are made on."""
+    """Test windows, of 769,293, to evaluate on during a run."""
     final_test: bool = True
     """Whether the last model is tested on all test windows (minutes on a CPU)."""
 
@@ -98,7 +98,7 @@ def split(
 def _images(
     dataset: str, mean: tuple[float, ...], deviation: tuple[float, ...]
 ) -> tuple[Arrays, Arrays]:
-    """(train, test), read once per process: bytes in memory, normalised batch by batch."""
+    """(train, test), read once per process; kept as bytes and normalised batch by batch."""
     import torch
 
     from fedast.tasks.data.sources import load
@@ -171,7 +171,7 @@ def crop_and_flip(images: torch.Tensor) -> torch.Tensor:
 
 
 def _shakespeare(options: ShakespeareOptions, clients: int, seed: int, name: str) -> Task:
-    """Roles sampled without replacement; when all are used, they are used again."""
+    """A client per role, in random order; with more clients than roles, roles are used again."""
     import torch
 
     from fedast.tasks.data.shakespeare import WINDOW, windows
@@ -189,7 +189,7 @@ def _shakespeare(options: ShakespeareOptions, clients: int, seed: int, name: str
     owners = np.concatenate([rng.permutation(len(parts)) for _ in range(rounds)])[:clients]
     first = np.concatenate(([0], np.cumsum([len(train) for train, _ in parts])))
     every = np.concatenate([test for _, test in parts])
-    # Fixed for everybody: a sample that changed with the seed would add noise to comparisons.
+    # The same for all seeds: another sample per seed would add noise to comparisons.
     chosen = np.random.default_rng(0).choice(
         len(every), min(options.test_windows, len(every)), replace=False
     )

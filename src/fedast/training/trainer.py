@@ -36,27 +36,27 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What comes back: the mean stochastic gradient (Delta) of the parameters and the mean training
-    loss."""
+    """What a local training gives: the mean stochastic gradient (Delta) of the parameters and the
+    mean training loss."""
 
     delta: torch.Tensor
     loss: torch.Tensor
     buffers: torch.Tensor | None = None
     """The values of the model's floating-point buffers after the training; None if it has none."""
     saturated: torch.Tensor | None = None
-    """Whether (1 or 0) a value was too large for fp16 on the way and was cut off; None if this was
-    not trained in fp16."""
+    """Whether (1 or 0) a value was too large for fp16 and was clipped; None unless trained in
+    fp16."""
 
 
 class Trainer(Protocol):
     def limit(self, task: TaskName) -> int:
-        """How many jobs of a task it likes to have at once; what is asked for one by one is 1."""
+        """How many jobs of a task it takes at once; 1 if there is nothing to gain from more."""
         ...
 
     def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]: ...
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release what it holds, such as worker processes."""
         ...
 
 
@@ -130,10 +130,10 @@ class DeviceTask:
         return self.task.loss is None and METRICS[self.task.metric].default_loss is cross_entropy
 
     def try_out(self) -> None:
-        """Find out before the run, not in it, whether model, data and loss fit together.
+        """Check before the run that model, data and loss fit together.
 
         Two samples of every part go through the model, the loss and, for
-        training, its gradient; nothing of the model changes.
+        training, its gradient; the model is left unchanged.
         """
         name = f"task {self.task.name!r}"
         if not self.model.parameters:
@@ -233,7 +233,7 @@ class SerialTrainer:
 
 @contextmanager
 def seeded(stream: Stream, device: torch.device) -> Iterator[torch.Generator]:
-    """Torch's own generator on a device set to a stream for a block, then as it was before."""
+    """Seed torch's own generator on a device from a stream for a block, then restore it."""
     generator = torch.default_generator
     if device.type == "cuda":
         generator = torch.cuda.default_generators[device.index or 0]

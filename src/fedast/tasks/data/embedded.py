@@ -40,7 +40,7 @@ def synthetic(
     Li et al., "Federated Optimization in Heterogeneous Networks", 2020. Client
     k labels its samples by its own softmax model W_k ~ N(u_k, 1), b_k ~ N(u_k, 1)
     with u_k ~ N(0, alpha), and draws inputs x ~ N(v_k, Sigma), v_k ~ N(B_k, 1),
-    B_k ~ N(0, beta), Sigma diagonal with j^-1.2. Sizes are lognormal(4, 2) + 50,
+    B_k ~ N(0, beta), Sigma diagonal with j^-1.2. Clients have lognormal(4, 2) + 50 samples,
     here at most ``max_samples``; a fifth of every client's samples is test data.
     """
     features, classes = 60, 10

@@ -44,4 +44,4 @@ def load_folder(folder: Path) -> Any:
         files = {part: _parquet(folder, part) for part in ("train", "test")}
         return library.load_dataset("parquet", data_files={k: v for k, v in files.items() if v})
     except Exception as error:
-        raise DataError(f"{folder}: is not a Hugging Face data set ({error})") from error
+        raise DataError(f"{folder}: is not a Hugging Face dataset ({error})") from error

