@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 class Shift(nn.Module):
-    """One parameter w; with the loss below its gradient on a point y is w - y."""
+    """One parameter w; with the loss below its gradient on a sample y is w - y."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def half_square(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def shift_task(values: list[float], **training: float) -> Task:
-    """Client i has the single point y = values[i]."""
+    """Client i has the single sample y = values[i]."""
     labels = torch.tensor(values)
     how: dict[str, Any] = {"local_steps": 2, "batch_size": 1, "client_lr": 0.5} | training
     return Task(
@@ -366,14 +366,14 @@ def test_versions_live_as_long_as_they_are_used() -> None:
 
 
 def test_epochs_are_shuffled_and_drop_the_incomplete_batch() -> None:
-    """SPEC: 300 points, batch 32: 9 batches an epoch, 27 steps are 3 epochs."""
-    points = np.arange(1000, 1300)
-    batches = draw_batches(points, 32, 27, "epochs", np.random.default_rng(0))
+    """SPEC: 300 samples, batch 32: 9 batches an epoch, 27 steps are 3 epochs."""
+    own = np.arange(1000, 1300)
+    batches = draw_batches(own, 32, 27, "epochs", np.random.default_rng(0))
     assert batches.shape == (27, 32)
     epochs = batches.reshape(3, 288)
     for epoch in epochs:
         assert len(set(epoch)) == 288
-        assert set(epoch) <= set(points)
+        assert set(epoch) <= set(own)
     assert not np.array_equal(epochs[0], epochs[1])
 
 

@@ -140,15 +140,15 @@ def test_an_alpha_that_makes_no_sense(alpha: float) -> None:
         dirichlet(LABELS, 3, 5, alpha, np.random.default_rng(0))
 
 
-# --- points -----------------------------------------------------------------------------------
+# --- datasets -----------------------------------------------------------------------------------
 
 
 def test_windows_are_cut_from_one_text() -> None:
-    points = Windows(torch.arange(20, dtype=torch.uint8), torch.tensor([0, 5, 12]), 4)
-    inputs, labels = points.batch(torch.tensor([2, 0]))
+    dataset = Windows(torch.arange(20, dtype=torch.uint8), torch.tensor([0, 5, 12]), 4)
+    inputs, labels = dataset.batch(torch.tensor([2, 0]))
     assert inputs.tolist() == [[12, 13, 14, 15], [0, 1, 2, 3]]
     assert labels.tolist() == [16, 4]
-    assert len(points) == 3
+    assert len(dataset) == 3
 
 
 class Items:

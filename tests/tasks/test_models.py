@@ -86,9 +86,9 @@ def test_a_projected_lstm_has_no_gates_in_its_projection() -> None:
 
 def test_a_relu_on_the_logits_only_where_it_is_asked_for() -> None:
     torch.manual_seed(0)
-    points = torch.randn(50, 1, 28, 28)
-    assert lenet5()(points).min() < 0
-    assert lenet5(relu_on_logits=True)(points).min() == 0
+    images = torch.randn(50, 1, 28, 28)
+    assert lenet5()(images).min() < 0
+    assert lenet5(relu_on_logits=True)(images).min() == 0
 
 
 def test_the_papers_numbers() -> None:

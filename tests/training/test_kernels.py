@@ -60,12 +60,12 @@ def test_convolutions(
 ) -> None:
     found = interpreted("convolutions", precision, channels, size, shape)
     assert found["forward"] < forward
-    # With few points, one maximum that rounding moves to another pixel shows in the gradient.
+    # With few samples, one maximum that rounding moves to another pixel shows in the gradient.
     assert found["steps"] < steps
 
 
 def test_gradients_that_fp16_alone_could_not_hold() -> None:
-    """1e-8 is zero in it, and what is enlarged may be infinite; then it is cut off."""
+    """1e-8 underflows in it, and what is scaled up may overflow; then it is clipped."""
     small = interpreted("convolutions", "fp16", [3, 8], 3, (8, 8), 1e-8)
     assert small["steps"] < 0.1
     large = interpreted("convolutions", "fp16", [3, 8], 3, (8, 8), 200.0)
@@ -144,10 +144,10 @@ def convolutions(
     from fedast.training.kernels.convolution import ConvPools
     from fedast.training.kernels.net import Descent
 
-    copies, points, rate = 2, 3, 1e-4 / gradients
+    copies, samples, rate = 2, 3, 1e-4 / gradients
     decay = 1e-3 / rate
     layers = [nn.Conv2d(i, o, size) for i, o in itertools.pairwise(channels)]
-    x = torch.randn(copies, points, channels[0], *shape)
+    x = torch.randn(copies, samples, channels[0], *shape)
     parameters = [
         p.detach() for layer in layers for p in (layer.weight, layer.bias) if p is not None
     ]
@@ -260,7 +260,7 @@ def saturated() -> dict[str, list[int] | None]:
     plain = [p.detach() for layer in layers for p in (layer.weight, layer.bias) if p is not None]
     net = ConvPools(layers, 2, Descent(1e-2, 0.0), "fp16")
     x = torch.randn(2, 3, 2, 14, 14)
-    x[0] = x[1]  # what is marked is not due to the points
+    x[0] = x[1]  # what is marked is not due to the samples
     x[1, 0, 0, 0, 0] += 1e-3
 
     def start() -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""A task: a model to learn, the data it is learnt from, and how it is trained."""
+"""A task: a model, the data it learns from, and how it is trained."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BadTask(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How a client trains and how the server steps: what a task's rates and batches are.
+    """A task's hyperparameters: how its clients train and how the server steps.
 
     ``local_steps`` is tau, ``client_lr`` eta_c, ``server_lr`` eta_s (None:
     the algorithm's own default). ``sampling`` says where mini-batches come
