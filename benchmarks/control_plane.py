@@ -57,7 +57,7 @@ def measure(clients: int, requests: int, updates: int, dynamic: bool) -> dict[st
         pool,
         ShiftedExponentialDelay(),
         Speeds(clients, (1.3, 1.0, 0.7), (0.25, 0.5, 0.25), seed=1),
-        {spec.name: Timing(spec.name, steps=27, size=0.2) for spec in specs},
+        {spec.name: Timing(spec.name, steps=27, step_cost=0.2) for spec in specs},
         run_metrics,
         seed=1,
     )

@@ -27,7 +27,7 @@ class WeibullDelay:
 
     def duration(self, stream: Stream, timing: Timing, client: ClientId, speed: float) -> float:
         draw = self.scale * math.exp(math.log(stream.exponential() + 1e-300) / self.shape)
-        return timing.steps * timing.size * speed * draw
+        return timing.steps * timing.step_cost * speed * draw
 
 
 class Weibull(DelayOptions):

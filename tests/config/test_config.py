@@ -145,7 +145,7 @@ def test_defaults_are_filled_in(tmp_path: Path) -> None:
     assert [task.server_lr for task in config.tasks] == [0.1, 0.1]
     assert [task.evaluate_every for task in config.tasks] == [4, 4]
     assert config.simulation.availability == ActiveCap(cap=30)
-    assert config.tasks[1].options == {"alpha": 0.5, "beta": 0.5, "max_points": 200}
+    assert config.tasks[1].options == {"alpha": 0.5, "beta": 0.5, "max_samples": 200}
 
 
 def test_weights_begin_as_the_configuration_says(tmp_path: Path) -> None:

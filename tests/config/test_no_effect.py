@@ -41,7 +41,7 @@ from fedast.run.execute import execute
 from fedast.run.simulate import arithmetic, choose_trainers, simulate
 from fedast.sim.availability import AVAILABILITY
 from fedast.sim.delays import DELAYS
-from fedast.tasks.paper import ImageOptions, deal
+from fedast.tasks.paper import ImageOptions, split
 from fedast.tasks.presets import PRESETS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -142,7 +142,12 @@ def check(key: str, value: str, before: tuple[str, ...]) -> bool:
 
 # --- every key of every algorithm -----------------------------------------------------------------
 
-ENDS = ("tasks.0.max_time=1.1", "tasks.1.target=0.99", "tasks.0.size=4.0", "simulation.clients=8")
+ENDS = (
+    "tasks.0.max_time=1.1",
+    "tasks.1.target=0.99",
+    "tasks.0.step_cost=4.0",
+    "simulation.clients=8",
+)
 OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "requests": ("9", ()),
     "ratio": ("2.0", ()),
@@ -328,7 +333,7 @@ TASK: dict[str, tuple[str, tuple[str, ...]]] = {
     "name": ("another", ()),
     "options": ("{alpha=3.0}", ()),
     "initialization": ("he", ()),
-    "size": ("0.4", ()),
+    "step_cost": ("0.4", ()),
     "requests": ("5", ()),
     "buffer": ("4", ()),
     "share": ("4.0", ("algorithm.initial=shares",)),
@@ -466,7 +471,7 @@ def test_the_place_of_a_cache() -> None:
 IMAGES: dict[str, tuple[Any, str]] = {
     "partition": ("iid", "dirichlet"),
     "alpha": (5.0, "dirichlet"),
-    "points": (30, "iid"),
+    "samples": (30, "iid"),
     "classes_per_client": (4, "shards"),
     "exponent": (2.0, "power-law"),
 }
@@ -478,8 +483,8 @@ def test_every_option_of_an_image_task(key: str, kind: str) -> None:
     labels = np.repeat(np.arange(10), 600)
 
     def parts(**options: Any) -> list[list[int]]:
-        dealt = deal(ImageOptions(**options), labels, 20, np.random.default_rng(0))
-        return [part.tolist() for part in dealt]
+        parts = split(ImageOptions(**options), labels, 20, np.random.default_rng(0))
+        return [part.tolist() for part in parts]
 
     value = IMAGES[key][0]
     options = {"partition": kind, key: value} if key != "partition" else {key: kind}
@@ -490,12 +495,12 @@ def test_every_option_of_an_image_task(key: str, kind: str) -> None:
     found = {note.place for note in notes_of(given((MNIST, f"tasks.0.options={{{table}}}")))}
     differs = parts(**options) != parts(**before)
     assert differs is not (f"tasks.mnist.options.{key}" in found)
-    assert differs is (kind == IMAGES[key][1] or key in ("points", "partition"))
+    assert differs is (kind == IMAGES[key][1] or key in ("samples", "partition"))
 
 
 @pytest.mark.parametrize("name", ["digits-mlp", "digits-cnn", "synthetic"])
 def test_every_option_of_an_embedded_task(name: str) -> None:
-    values = {"alpha": "7.0", "beta": "7.0", "points": "20", "max_points": "60"}
+    values = {"alpha": "7.0", "beta": "7.0", "samples": "20", "max_samples": "60"}
     start = (*START["fedast-s"], f"tasks=[{{use='{name}', local_steps=2, target=0.99}}]")
     kind = PRESETS[name].options
     assert kind is not None

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from fedast.core.streams import Stream
-from fedast.learner.learner import TorchLearner
+from fedast.learner.local import LocalLearner
+from fedast.learner.protocol import Learner
+from fedast.learner.remote import RemoteLearner
 from fedast.learner.versions import VersionStore
 from fedast.tasks.task import BadTask, Sampling, Task, Training
 from fedast.training.batches import draw_batches
@@ -20,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 class Shift(nn.Module):
-    """One parameter w; with the loss below its gradient on a point y is w - y."""
+    """One parameter w; with the loss below its gradient on a sample y is w - y."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +37,7 @@ def half_square(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def shift_task(values: list[float], **training: float) -> Task:
-    """Client i has the single point y = values[i]."""
+    """Client i has the single sample y = values[i]."""
     labels = torch.tensor(values)
     how: dict[str, Any] = {"local_steps": 2, "batch_size": 1, "client_lr": 0.5} | training
     return Task(
@@ -50,8 +52,8 @@ def shift_task(values: list[float], **training: float) -> Task:
     )
 
 
-def learner(task: Task, server_lr: float = 0.4, window: int = 2) -> TorchLearner:
-    return TorchLearner([task], {task.name: server_lr}, seed=0, device=CPU, variance_window=window)
+def learner(task: Task, server_lr: float = 0.4, window: int = 2) -> LocalLearner:
+    return LocalLearner([task], {task.name: server_lr}, seed=0, device=CPU, variance_window=window)
 
 
 def test_local_training_and_aggregation_by_hand() -> None:
@@ -113,7 +115,7 @@ def test_what_is_dropped_leaves_nothing_behind() -> None:
     plane.accept(2, "shift")
     plane.aggregate("shift", (2,))
     assert plane.versions_kept("shift") == 1
-    assert list(plane._pending) == [2], "only what the variance window still needs"
+    assert list(plane.open_updates()) == [2], "only what the variance window still needs"
 
 
 def test_evaluation_and_training_loss() -> None:
@@ -124,6 +126,74 @@ def test_evaluation_and_training_loss() -> None:
     plane.dispatch(0, "shift", 0, version=0)
     # losses at w = 1 and w = 2 against y = 3: 2 and 0.5
     assert plane.training_loss(0, "shift") == pytest.approx(1.25)
+
+
+# --- updates that clients send --------------------------------------------------------------
+
+
+def remote(task: Task) -> RemoteLearner:
+    return RemoteLearner([task], {task.name: 0.4}, seed=0, device=CPU, variance_window=2)
+
+
+def send(plane: Learner, task: Task, requests: range, version: int) -> None:
+    for request in requests:
+        plane.dispatch(request, task.name, request % 2, version)
+        plane.accept(request, task.name)
+
+
+def receive(plane: RemoteLearner, task: Task, requests: range) -> None:
+    """Train as clients do, from the model that went out."""
+    _, trainer = serial(task)
+    for request in requests:
+        job = Job(request, request % 2, plane.parameters(task.name))
+        plane.receive(request, trainer.train(task.name, [job])[0])
+
+
+def test_received_updates_make_the_same_model_as_local_ones() -> None:
+    task = blobs()
+    local, clients = learner(task), remote(task)
+    for version, requests in enumerate((range(2), range(2, 4))):
+        for plane in (local, clients):
+            send(plane, task, requests, version)
+        receive(clients, task, requests)
+        losses = {plane.training_loss(requests[0], "blobs") for plane in (local, clients)}
+        assert len(losses) == 1
+        for plane in (local, clients):
+            plane.aggregate("blobs", tuple(requests))
+    assert torch.equal(local.parameters("blobs"), clients.parameters("blobs"))
+    assert local.variance("blobs") == clients.variance("blobs")
+    assert local.evaluate("blobs") == clients.evaluate("blobs")
+    assert clients.version("blobs") == 2
+    assert clients.buffers("blobs") == 12
+
+
+def test_an_update_that_never_came_cannot_be_aggregated() -> None:
+    clients = remote(blobs())
+    send(clients, blobs(), range(2), 0)
+    receive(clients, blobs(), range(1))
+    with pytest.raises(LookupError, match="request 1: its update has not been received"):
+        clients.aggregate("blobs", (0, 1))
+
+
+def test_a_remote_learner_goes_on_from_its_saved_tensors() -> None:
+    task = blobs()
+    first, second = remote(task), remote(task)
+    for plane in (first, second):
+        send(plane, task, range(2), 0)
+    receive(first, task, range(2))
+    first.aggregate("blobs", (0, 1))
+    second.skip_aggregation("blobs", (0, 1))
+    for plane in (first, second):
+        send(plane, task, range(2, 5), 1)
+        plane.drop(4, "blobs")
+    receive(first, task, range(2, 4))
+    saved = first.state()
+    second.restore(saved)
+    for plane in (first, second):
+        plane.aggregate("blobs", (2, 3))
+    assert torch.equal(first.parameters("blobs"), second.parameters("blobs"))
+    with pytest.raises(LookupError, match=r"no use for update\.9"):
+        remote(task).restore({"0.version.0": saved["0.version.1"], "update.9": torch.zeros(1)})
 
 
 class Everything(nn.Module):
@@ -285,7 +355,7 @@ def test_versions_live_as_long_as_they_are_used() -> None:
     assert store[0].item() == 0
     store.release(0)
     assert len(store) == 1
-    with pytest.raises(KeyError, match="not kept"):
+    with pytest.raises(KeyError, match="no longer kept"):
         store.retain(0)
     store.retain(1)
     store.release(1)
@@ -296,14 +366,14 @@ def test_versions_live_as_long_as_they_are_used() -> None:
 
 
 def test_epochs_are_shuffled_and_drop_the_incomplete_batch() -> None:
-    """SPEC: 300 points, batch 32: 9 batches an epoch, 27 steps are 3 epochs."""
-    points = np.arange(1000, 1300)
-    batches = draw_batches(points, 32, 27, "epochs", np.random.default_rng(0))
+    """SPEC: 300 samples, batch 32: 9 batches an epoch, 27 steps are 3 epochs."""
+    own = np.arange(1000, 1300)
+    batches = draw_batches(own, 32, 27, "epochs", np.random.default_rng(0))
     assert batches.shape == (27, 32)
     epochs = batches.reshape(3, 288)
     for epoch in epochs:
         assert len(set(epoch)) == 288
-        assert set(epoch) <= set(points)
+        assert set(epoch) <= set(own)
     assert not np.array_equal(epochs[0], epochs[1])
 
 
@@ -333,7 +403,7 @@ def test_bad_tasks_are_refused_by_name() -> None:
     good = blobs(Plain)
     for change, message in (
         ({"train": (good.train.inputs[:-1], good.train.labels)}, "59 inputs but 60 labels"),
-        ({"partition": [np.arange(3), np.arange(0)]}, "client 1 has no training points"),
+        ({"partition": [np.arange(3), np.arange(0)]}, "client 1 has no training samples"),
         ({"partition": [np.array([60])]}, "client 0 has an index outside"),
         ({"metric": "acuracy"}, "unknown metric 'acuracy'"),
     ):

@@ -97,11 +97,11 @@ def test_a_plug_in_is_found_by_its_entry_point(
         ("wrong_shape:make", "{}", "model, loss and train data do not fit"),
         ("late_shape:make", "{}", "model, loss and final_test data do not fit"),
         ("bad_loss:make", "{}", "model, loss and train data do not fit: grad can be implicitly"),
-        ("one_hot:make", "{}", "accuracy needs one class number per point"),
+        ("one_hot:make", "{}", "accuracy needs one class number per sample"),
         ("raises:make", "{}", "raises:make: ZeroDivisionError"),
         ("broken:make", "{}", "module 'broken' cannot be imported: SyntaxError"),
         ("no_factory:make", "{}", "its model cannot be built"),
-        ("odd_parts:make", "{}", "client 0 has no list of whole numbers"),
+        ("odd_parts:make", "{}", "client 0 must have a list of integers"),
         (":make", "{}", "cannot be imported"),
     ],
 )
@@ -155,7 +155,7 @@ def test_cifar100_trains_on_a_small_generated_set(
     path = tmp_path / "run.toml"
     path.write_text(
         '[algorithm]\nname = "fedast-s"\n[simulation]\nclients = 4\n[[tasks]]\nuse = "cifar100"\n'
-        "options = {points = 4}\nlocal_steps = 1\nbatch_size = 4\nmax_rounds = 2\n"
+        "options = {samples = 4}\nlocal_steps = 1\nbatch_size = 4\nmax_rounds = 2\n"
         "requests = 2\nbuffer = 1\nevaluate_every = 2\n"
     )
     config = resolve(load(path), tmp_path)

@@ -157,7 +157,7 @@ def test_a_run_whose_worker_dies_goes_on_from_the_step_before(
 
     folder = tmp_path / "dies"
     monkeypatch.setattr(ProcessTrainer, "train", dying)
-    with pytest.raises(TrainingFailed, match="while it trained request"):
+    with pytest.raises(TrainingFailed, match="while training request"):
         execute(config, folder, events=True, every=Every.parse("1000"))
     monkeypatch.setattr(ProcessTrainer, "train", real)
     said: list[str] = []

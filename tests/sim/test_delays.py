@@ -22,9 +22,9 @@ from fedast.sim.delays import (
 )
 from fedast.sim.tables import BadInputFile
 
-TIMING = Timing("a", steps=27, size=0.24)
+TIMING = Timing("a", steps=27, step_cost=0.24)
 UNIT = 27 * 0.24 * 1.3
-"""steps * size * speed"""
+"""steps * step_cost * speed"""
 
 
 def draw(delay: Delay, count: int = 20_000) -> list[float]:
@@ -35,7 +35,7 @@ def draw(delay: Delay, count: int = 20_000) -> list[float]:
 @pytest.mark.parametrize(
     ("delay", "distribution"),
     [
-        # P(X <= x) = 1 - exp(-(x - beta) / (2 beta)), beta = 0.5 * speed * size, times 27 steps
+        # P(X <= x) = 1 - exp(-(x - beta) / (2 beta)), beta = 0.5 speed step_cost, times 27 steps
         (ShiftedExponentialDelay(0.5), stats.expon(loc=0.5 * UNIT, scale=1.0 * UNIT).cdf),
         (UniformDelay(0.5, 2.0), stats.uniform(loc=0.5 * UNIT, scale=1.5 * UNIT).cdf),
         (LognormalDelay(2.0, 0.7), stats.lognorm(s=0.7, scale=2.0 * UNIT).cdf),

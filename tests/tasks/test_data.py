@@ -81,11 +81,12 @@ def test_presets_build_by_seed(preset: Preset) -> None:
     assert preset.options is not None
     one, two, other = (preset.build(preset.options(), 12, seed, "x") for seed in (1, 1, 2))
     assert len(one.partition) == 12
-    outputs = one.model()(one.test[0][:5])
+    assert (one.name, one.metric) == ("x", preset.metric)
+    outputs = one.model()(one.test.inputs[:5])
     assert outputs.shape == (5, 10)
     assert all(np.array_equal(a, b) for a, b in zip(one.partition, two.partition, strict=True))
     different = [
-        len(a) != len(b) or not np.array_equal(one.train[0][a], other.train[0][b])
+        len(a) != len(b) or not np.array_equal(one.train.inputs[a], other.train.inputs[b])
         for a, b in zip(one.partition, other.partition, strict=True)
     ]
     assert any(different)
@@ -96,7 +97,7 @@ def test_presets_build_by_seed(preset: Preset) -> None:
 LABELS = np.arange(1000) % 10
 
 
-def test_iid_uses_every_point_before_any_twice() -> None:
+def test_iid_uses_every_sample_before_any_twice() -> None:
     parts = iid(LABELS, 20, 75, np.random.default_rng(0))
     used = np.bincount(np.concatenate(parts), minlength=1000)
     assert set(used) == {1, 2}
@@ -139,15 +140,15 @@ def test_an_alpha_that_makes_no_sense(alpha: float) -> None:
         dirichlet(LABELS, 3, 5, alpha, np.random.default_rng(0))
 
 
-# --- points -----------------------------------------------------------------------------------
+# --- datasets -----------------------------------------------------------------------------------
 
 
 def test_windows_are_cut_from_one_text() -> None:
-    points = Windows(torch.arange(20, dtype=torch.uint8), torch.tensor([0, 5, 12]), 4)
-    inputs, labels = points.batch(torch.tensor([2, 0]))
+    dataset = Windows(torch.arange(20, dtype=torch.uint8), torch.tensor([0, 5, 12]), 4)
+    inputs, labels = dataset.batch(torch.tensor([2, 0]))
     assert inputs.tolist() == [[12, 13, 14, 15], [0, 1, 2, 3]]
     assert labels.tolist() == [16, 4]
-    assert len(points) == 3
+    assert len(dataset) == 3
 
 
 class Items:

@@ -1,4 +1,4 @@
-"""Files of data sets: read right, and when they are broken refused by name."""
+"""Files of datasets are read correctly, and broken ones are refused by name."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def images(count: int = 20, classes: int = 10) -> dict[str, Any]:
     [
         ({"train_y": np.arange(20) % 11}, "m: a train label is outside the 10 classes"),
         ({"test_y": np.arange(20) - 1}, "m: a test label is outside the 10 classes"),
-        ({"train_y": np.arange(20) % 9}, "m: class 9 has no training points"),
+        ({"train_y": np.arange(20) % 9}, "m: class 9 has no training samples"),
         ({"train_y": np.arange(19) % 10}, "m: 20 train images but 19 labels"),
         ({"test_y": np.zeros((20, 1), np.int64)}, "m: test labels have shape"),
         ({"test_x": np.zeros((20, 28, 27), np.uint8)}, "m: test images are"),

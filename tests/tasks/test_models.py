@@ -86,13 +86,13 @@ def test_a_projected_lstm_has_no_gates_in_its_projection() -> None:
 
 def test_a_relu_on_the_logits_only_where_it_is_asked_for() -> None:
     torch.manual_seed(0)
-    points = torch.randn(50, 1, 28, 28)
-    assert lenet5()(points).min() < 0
-    assert lenet5(relu_on_logits=True)(points).min() == 0
+    images = torch.randn(50, 1, 28, 28)
+    assert lenet5()(images).min() < 0
+    assert lenet5(relu_on_logits=True)(images).min() == 0
 
 
 def test_the_papers_numbers() -> None:
-    """SPEC's table, row by row: batch, steps, rates, weight decay, targets, size."""
+    """SPEC's table, row by row: batch, steps, rates, weight decay, targets, step cost."""
     rows = {
         "mnist": (32, 27, 0.1, 0.2, 3e-4, 3e-4, (0.83, 0.93, 0.96), 0.148),
         "fashion-mnist": (32, 27, 0.06, 0.06, 3e-4, 3e-4, (0.72, 0.82, 0.85), 0.240),
@@ -110,7 +110,7 @@ def test_the_papers_numbers() -> None:
             preset.training.weight_decay,
             preset.sync_training.weight_decay,
             tuple(preset.targets.values()),
-            preset.size,
+            preset.step_cost,
         )
         assert row == rows[preset.name]
         assert preset.sync_training.local_steps == preset.training.local_steps

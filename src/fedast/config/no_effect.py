@@ -345,8 +345,9 @@ def _one_update(algorithm: AlgorithmOptions) -> bool:
 
 def _in_file(task: TaskConfig, preset: Preset, config: RunConfig) -> Reasons:
     """What only a configuration can say of a task."""
-    if not config.simulation.delay.uses_step_cost and task.size not in (None, preset.size):
-        yield "size", "measured work times are taken as they are"
+    costs = (None, preset.step_cost)
+    if not config.simulation.delay.uses_step_cost and task.step_cost not in costs:
+        yield "step_cost", "measured work times are taken as they are"
     if _given(task, "level"):
         if task.target is None:
             if not preset.targets:

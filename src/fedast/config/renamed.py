@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from fedast.algorithms.renamed import Tell, modernize
 from fedast.parts.errors import ConfigError
+from fedast.tasks.presets import PRESETS
 
 Table: TypeAlias = dict[str, Any]
 
@@ -22,12 +23,16 @@ _KEYS: Mapping[str, str] = {
     "tasks.*.sync.client_rate": "client_lr",
     "tasks.*.sync.server_rate": "server_lr",
     "tasks.*.initialisation": "initialization",
+    "tasks.*.size": "step_cost",
     "tasks.*.server_step": "server_optimizer",
     "tasks.*.server_optimizer.rule": "name",
     "tasks.*.combining": "aggregator",
     "tasks.*.aggregator.rule": "name",
 }
 """Where a key used to be, ``*`` standing for any name or number, and what it is called now."""
+
+_OPTIONS: Mapping[str, str] = {"points": "samples", "max_points": "max_samples"}
+"""Options of fedast's own tasks; a user's task may call its options anything."""
 
 _VALUES: Mapping[str, tuple[str, str]] = {
     "tasks.*.server_optimizer": ("plain", "sgd"),
@@ -56,10 +61,12 @@ def renamed(table: Mapping[str, Any]) -> list[str]:
 def _translate(table: Table, tell: Tell) -> None:
     for path, new in _KEYS.items():
         for place, where, old in _holders(table, path):
-            if new in place:
-                raise ConfigError(f"{where}.{old}", f"is now {new}, which is set too; leave one")
-            place[new] = place.pop(old)
-            tell(f"{where}.{old}", new)
+            _rename(place, where, old, new, tell)
+    for task, where in _places(table, ["tasks", "*"]):
+        if task.get("use", task.get("task")) in PRESETS:
+            for options, there in list(_places(task, ["options"], where)):
+                for old in sorted(options.keys() & _OPTIONS):
+                    _rename(options, there, old, _OPTIONS[old], tell)
     for path, (before, now) in _VALUES.items():
         for place, where, key in _holders(table, path):
             if place[key] == before:
@@ -77,6 +84,13 @@ def _translate(table: Table, tell: Tell) -> None:
     for place, _ in _places(table, ["tasks", "*", "aggregator"]):
         if place.get("name") in ("mean", "median"):
             place.pop("trim", None)  # which was written out for all of them
+
+
+def _rename(place: Table, where: str, old: str, new: str, tell: Tell) -> None:
+    if new in place:
+        raise ConfigError(f"{where}.{old}", f"is now {new}, which is set too; leave one out")
+    place[new] = place.pop(old)
+    tell(f"{where}.{old}", new)
 
 
 def _holders(table: Table, path: str) -> Iterator[tuple[Table, str, str]]:

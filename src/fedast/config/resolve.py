@@ -65,7 +65,7 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
                     "options": _options(task, preset, sketch.name),
                     "sync": None,
                     **_server_tables(task, preset),
-                    "size": task.size or preset.size,
+                    "step_cost": task.step_cost or preset.step_cost,
                     "requests": spec.active_requests if asynchronous else None,
                     "buffer": spec.buffer_size if asynchronous else None,
                     "target": sketch.goal.target,

@@ -97,8 +97,8 @@ class TaskConfig(TrainingOverrides):
     or by Glorot's or He's rule with biases of zero."""
     sync: TrainingOverrides | None = None
     """Training settings that hold with synchronous algorithms only."""
-    size: float | None = Field(None, gt=0)
-    """Relative work of one local step."""
+    step_cost: float | None = Field(None, gt=0)
+    """Relative work of one local step, for the simulated delays."""
     requests: int | None = Field(None, ge=1)
     """Active requests R (asynchronous algorithms)."""
     buffer: int | None = Field(None, ge=1)
@@ -128,9 +128,9 @@ class Compute(Section):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     trainer: Literal["auto", "serial", "processes", "batched"] = "auto"
-    """auto: batched on a GPU; on a CPU the fastest, task by task, as a calibration finds."""
+    """auto: batched on a GPU; on a CPU the fastest for each task, which is found by timing them."""
     trainers: dict[str, Literal["serial", "processes", "batched"]] = Field(default_factory=dict)
-    """The trainer of each task, where it is settled: what a calibration found out."""
+    """The trainer of each task; ``auto`` writes down here what it chose."""
     precision: Literal["auto", "fp32", "tf32", "fp16", "bf16"] = "auto"
     """On a GPU: fp32; tf32 in all matrix products; fp16 (auto; as many digits) or bf16 in the
     kernels for convolutions and the LSTM, tf32 in the rest."""
@@ -160,11 +160,11 @@ class FederationConfig(Section):
     half_uploads: bool = False
     """Whether clients upload in half precision."""
     evaluate: Literal["server", "clients"] = "server"
-    """Where models are evaluated: on the task's test set, or on points that clients hold back."""
+    """Where models are evaluated: on the task's test set, or on samples that clients hold back."""
     evaluators: int = Field(5, ge=1)
-    """Clients that evaluate a model; their numbers of points are their weights."""
+    """Clients that evaluate a model; their numbers of samples are their weights."""
     holdout: float = Field(0.2, gt=0, lt=1)
-    """The part of its points that a client holds back where clients evaluate."""
+    """The part of its samples that a client holds back where clients evaluate."""
     strikes: int = Field(3, ge=1)
     """Invalid uploads after which a client is quarantined."""
     replicas: int = Field(1, ge=1, le=5)

@@ -48,7 +48,7 @@ from fedast.federation.evaluation import Polls
 from fedast.federation.metrics import Meters
 from fedast.federation.transport import Gone, Greeted, Ordered, ServerTransport, Uploaded
 from fedast.federation.write_ahead_log import Diary
-from fedast.learner.learner import TorchLearner
+from fedast.learner.remote import RemoteLearner
 from fedast.learner.replay import RecordingLearner, ReplayFailed
 from fedast.records.run import UnusableFolder
 from fedast.records.schedule import Schedule
@@ -95,7 +95,7 @@ class FederationServer:
         *,
         driver: Driver,
         pool: LivePool,
-        learner: TorchLearner,
+        learner: RemoteLearner,
         recording: RecordingLearner,
         wants_loss: bool,
         later: Mapping[TaskName, TaskSpec],

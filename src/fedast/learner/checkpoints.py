@@ -1,8 +1,9 @@
-"""Checkpoints on disk: tensors as safetensors, the rest as JSON, never half of one.
+"""Checkpoints on disk: tensors as safetensors, the rest as JSON, written atomically.
 
-A checkpoint is ``NUMBER.safetensors`` and ``NUMBER.json``; the JSON comes last and
-holds the checksum of the tensors, so one without the other, or one that does
-not match, is none. The one just written and the whole one before it are kept.
+A checkpoint is ``NUMBER.safetensors`` and ``NUMBER.json``; the JSON is written
+last and holds the checksum of the tensors, so a file without the other, or one
+that does not match it, does not count. The newest checkpoint and the intact one
+before it are kept.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class Checkpoint:
     tensors: Mapping[str, torch.Tensor]
     answers: tuple[float, ...]
     schedule: str | None = None
-    """A hash of the schedule so far. (Version 0.1.0 wrote none of these.)"""
+    """A hash of the schedule so far. (Version 0.1.0 wrote neither this nor what follows.)"""
     config: Mapping[str, Any] | None = None
-    """What the run follows from."""
+    """Everything that determines the run."""
     fedast: str | None = None
     """The version that wrote it."""
 
@@ -55,19 +56,19 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     temporary = folder / f"{name}.safetensors.part"
     save_file({**tensors, "answers": answers}, temporary)
     checksum = _checksum(temporary)
-    _settle(temporary, folder / f"{name}.safetensors")
+    _move_into_place(temporary, folder / f"{name}.safetensors")
     about = {key: getattr(checkpoint, key) for key in _ABOUT}
     about |= {"schema": SCHEMA, "sha256": checksum}
     note = folder / f"{name}.json.part"
     note.write_text(json.dumps(about, indent=1) + "\n")
-    _settle(note, folder / f"{name}.json")
+    _move_into_place(note, folder / f"{name}.json")
     _prune(folder, name)
 
 
 def _prune(folder: Path, name: str) -> None:
-    """Keep the checkpoint ``name`` and those before it that count.
+    """Remove checkpoints older than ``name`` and the newest intact one before it.
 
-    Higher numbers are of a time before, when they could not be read: the run passes them.
+    Higher numbers stay until the run gets there: they were unreadable when it resumed.
     """
     whole = [note.stem for note in _notes(folder) if note.stem < name and _readable(note)]
     kept = {name, *whole[1 - _KEPT :]}
@@ -94,7 +95,7 @@ def _readable(note: Path) -> bool:
 
 
 def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that is whole; ``say`` is told about those that are not."""
+    """The newest intact checkpoint; ``say`` is told about damaged ones."""
     for note in reversed(_notes(folder)):
         try:
             return _load(note)
@@ -113,13 +114,14 @@ def newest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
 def _load(note: Path) -> Checkpoint:
     about: dict[str, Any] = json.loads(note.read_text())
     if about.pop("schema") != SCHEMA:
-        raise ValueError("it is of another version of fedast")
+        raise ValueError("another version of fedast wrote it")
     file = note.with_suffix(".safetensors")
     if _checksum(file) != about.pop("sha256"):
-        raise ValueError("its tensors are not what was written")
+        raise ValueError("its tensors do not match their checksum")
     tensors = load_file(file)
     answers = tuple(tensors.pop("answers").tolist())
-    known = {key: value for key, value in about.items() if key in _ABOUT}  # a later one has more
+    # Later versions may write more.
+    known = {key: value for key, value in about.items() if key in _ABOUT}
     return Checkpoint(tensors=tensors, answers=answers, **known)
 
 
@@ -128,12 +130,12 @@ def _checksum(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _settle(temporary: Path, final: Path) -> None:
-    """On disk under its name, or not at all."""
+def _move_into_place(temporary: Path, final: Path) -> None:
+    """Rename a file once its content is safely on disk."""
     with temporary.open("rb") as stream:
         os.fsync(stream.fileno())
     os.replace(temporary, final)
-    folder = os.open(final.parent, os.O_RDONLY)  # the name, too, must survive a loss of power
+    folder = os.open(final.parent, os.O_RDONLY)  # the name, too, must survive a power failure
     try:
         os.fsync(folder)
     finally:

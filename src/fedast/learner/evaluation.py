@@ -1,4 +1,4 @@
-"""How well a model does on points."""
+"""How well a model does on a dataset."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from fedast.training.trainer import DeviceTask
 def measure(
     device_task: DeviceTask,
     model: Inference,
-    points: Dataset,
+    dataset: Dataset,
     batch: int,
     indices: torch.Tensor | None = None,
 ) -> Evaluation:
-    """The model as it is, on these points (or those of them), so many at a time."""
+    """The model as it is, on a dataset (or the samples at ``indices``), ``batch`` at a time."""
     metric = METRICS[device_task.task.metric]
     device = device_task.model.parameters[0].device
     if indices is None:
-        indices = torch.arange(len(points), device=device)
+        indices = torch.arange(len(dataset), device=device)
     count = len(indices)
     sums = torch.zeros(2, dtype=torch.float64, device=device)  # metric, loss
     for part in torch.split(indices, batch):
-        inputs, labels = points.batch(part)
+        inputs, labels = dataset.batch(part)
         outputs = model(inputs)
         loss = device_task.loss(outputs, labels).double() * len(labels)
         score = loss if metric.per_batch is None else metric.per_batch(outputs, labels)
         sums += torch.stack([score.double(), loss])
-    score_sum, loss_sum = sums.tolist()  # the one point where the host waits for the device
+    score_sum, loss_sum = sums.tolist()  # the only place where the host waits for the device
     return Evaluation(metric.finish(score_sum / count), loss_sum / count)

@@ -1,4 +1,4 @@
-"""A task's model as it is read, to be measured: its outputs for inputs."""
+"""The outputs of a task's model for inputs, for evaluation."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ _HALF = ("fp16", "bf16")
 
 
 class Inference(Protocol):
+    """A model that can be given parameters and asked for outputs."""
+
     def load(self, flat: torch.Tensor) -> None:
-        """Take these parameters."""
+        """Use these parameters from now on."""
         ...
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor: ...
 
 
 class Scoring(Protocol):
-    """A net by hand that can be asked."""
+    """A hand-written net that can also give outputs."""
 
     def load(self, flat: torch.Tensor) -> None: ...
 
@@ -42,7 +44,7 @@ MakeInference: TypeAlias = Callable[[DeviceTask], Inference]
 
 @final
 class ModuleInference:
-    """The module itself, on the device_task."""
+    """The task's module itself."""
 
     def __init__(self, device_task: DeviceTask) -> None:
         self._model = device_task.model
@@ -57,7 +59,7 @@ class ModuleInference:
 
 @final
 class KernelInference:
-    """One copy of a net by hand, with the kernels that it is trained with."""
+    """One copy of a hand-written net, with the kernels that train it."""
 
     def __init__(self, net: Scoring) -> None:
         self._net = net
@@ -70,7 +72,7 @@ class KernelInference:
 
 
 def inference(device_task: DeviceTask, precision: Precision = "fp32") -> Inference:
-    """The fastest way there is, which says the same as the module."""
+    """The fastest implementation that agrees with the module."""
     plain = ModuleInference(device_task)
     net = _with_kernels(device_task, precision)
     if net is None:
@@ -84,8 +86,8 @@ def inference(device_task: DeviceTask, precision: Precision = "fp32") -> Inferen
     try:
         fast.load(base)
         off = float((fast(inputs.clone()) - wanted).norm() / (wanted.norm() + 1e-12))
-    except Exception as error:  # a kernel that this device has no room for, say
-        _log.info("task %r: read by its module: %s", device_task.task.name, error)
+    except Exception as error:  # for instance a kernel too large for this device
+        _log.info("task %r: evaluated with its module: %s", device_task.task.name, error)
         return plain
     return fast if off <= tolerance(precision) else plain
 
@@ -97,7 +99,7 @@ def _with_kernels(device_task: DeviceTask, precision: Precision) -> Scoring | No
     still = Descent(0.0, 0.0)
     try:
         if type(module) is CharLSTM and not is_hooked(module):
-            known = lstm.with_kernels(module) and lstm.settled(module, precision) in _HALF
+            known = lstm.with_kernels(module) and lstm.usable_precision(module, precision) in _HALF
             return CharLSTMNet(module, 1, still, precision) if known else None
         known = bool(layers.with_kernels(module))
         return layered(module, 1, still, precision) if known else None

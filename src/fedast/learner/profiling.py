@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 @final
 class Profiler:
-    """Seconds by name; what is inside something else is not counted twice."""
+    """Seconds by name; nested work is counted once, under its own name."""
 
     def __init__(self, device: torch.device) -> None:
         self.seconds: dict[str, float] = {"training": 0.0, "evaluation": 0.0, "aggregation": 0.0}
         self.sizes: dict[TaskName, list[int]] = {}
-        """Clients in each batch that was trained."""
+        """Clients in each trained batch."""
         self._device = device
         self._inner: list[float] = []
 
@@ -31,7 +31,7 @@ class Profiler:
         self._inner.append(0.0)
         try:
             done = work()
-            if self._device.type == "cuda":  # else it would count where its value is first read
+            if self._device.type == "cuda":  # else the time counts where the value is first read
                 torch.cuda.synchronize(self._device)
             return done
         finally:

@@ -1,4 +1,4 @@
-"""What a driver asks of the data plane. No tensors cross this line."""
+"""What a driver asks of the data plane. No tensors cross this interface."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Learner(Protocol):
     ) -> None: ...
 
     def accept(self, request: RequestId, task: TaskName) -> None:
-        """The update counts: it is one of the task's latest from now on."""
+        """The update is accepted: it enters the task's variance window."""
         ...
 
     def drop(self, request: RequestId, task: TaskName) -> None:
@@ -57,7 +57,7 @@ class Learner(Protocol):
 
 @final
 class NoLearning:
-    """A data plane that computes nothing: to measure or test the rest alone."""
+    """A data plane that computes nothing, to benchmark or test the rest alone."""
 
     def dispatch(self, request: RequestId, task: TaskName, client: int, version: Version) -> None:
         pass

@@ -1,33 +1,58 @@
-"""A learner that remembers its answers, so that a run can be taken up where it was.
+"""A learner that records its answers, so that a run can be resumed.
 
 A run is a function of its configuration and of what the data plane answered:
-evaluations, variances, training losses. With those written down, everything
-else (the algorithm, the clock, the queues, the log) is had again by running it
-from the start with the same answers, which takes microseconds per update
-(Sync-Bayes-ST thinks longer, once a round); only then are the tensors of a
-checkpoint put in place and training goes on.
+evaluations, variances, training losses. To resume, the control plane (the
+algorithm, the clock, the queues, the log) runs again from the start with the
+recorded answers, which takes microseconds per update (longer for Sync-Bayes-ST,
+which fits a Gaussian process every round). At the checkpoint's step its tensors
+are put in place, and training goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import Protocol, final
 
 import torch
 
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
-from fedast.learner.learner import TorchLearner
-from fedast.learner.protocol import Evaluation
+from fedast.learner.protocol import Evaluation, Learner
 
 
 class ReplayFailed(Exception):
-    """A replay went another way than what was recorded."""
+    """A replay took another course than the recorded run."""
+
+
+class ResumableLearner(Learner, Protocol):
+    """A learner whose tensors can be saved, and put back after a replay without training."""
+
+    def skip_aggregation(self, task: TaskName, requests: tuple[RequestId, ...]) -> None:
+        """Count an aggregation, and release its requests, without computing the next model."""
+        ...
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Every tensor that a run needs to go on, by name."""
+        ...
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take back what ``state`` gave, after a replay of the same commands.
+
+        Raises ``LookupError`` or ``ValueError`` if the tensors do not fit.
+        """
+        ...
+
+
+def check_all_used(tensors: Mapping[str, torch.Tensor], used: set[str]) -> None:
+    """Tensors left over belong to a run that went another way."""
+    left = tensors.keys() - used
+    if left:
+        raise LookupError(f"this run has no use for {min(left)}")
 
 
 @final
 class RecordingLearner:
-    def __init__(self, learner: TorchLearner, answers: Sequence[float] | None = None) -> None:
-        """With ``answers`` it gives those, until ``go_live``."""
+    def __init__(self, learner: ResumableLearner, answers: Sequence[float] | None = None) -> None:
+        """``answers``: as ``repeat`` takes them."""
         self._learner = learner
         self._given = None if answers is None else iter(answers)
         self.answers: list[float] = []
@@ -39,7 +64,7 @@ class RecordingLearner:
     def go_live(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """The replay is over: what was answered so far led to these tensors."""
         if self._given is not None and next(self._given, None) is not None:
-            raise ReplayFailed("it asks less of the data plane than was recorded")
+            raise ReplayFailed("it asked the data plane fewer questions than were recorded")
         self._given = None
         try:
             self._learner.restore(tensors)
@@ -69,7 +94,7 @@ class RecordingLearner:
         weights: tuple[float, ...] | None = None,
     ) -> None:
         if self._given is not None:
-            self._learner.pass_over(task, requests)
+            self._learner.skip_aggregation(task, requests)
         else:
             self._learner.aggregate(task, requests, weights)
 
@@ -92,5 +117,5 @@ class RecordingLearner:
         assert self._given is not None
         answer = next(self._given, None)
         if answer is None:
-            raise ReplayFailed("it asks more of the data plane than was recorded")
+            raise ReplayFailed("it asked the data plane more questions than were recorded")
         return self._note(answer)

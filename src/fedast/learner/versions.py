@@ -1,4 +1,4 @@
-"""The versions of one task's model, each kept as long as somebody needs it."""
+"""The versions of one task's model, each kept for as long as a request needs it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class VersionStore:
         return tuple(self._vectors)
 
     def put(self, version: Version, vector: torch.Tensor) -> None:
-        """Replace a version that is kept by what it truly is."""
+        """Set the value of a version that is kept, as a checkpoint has it."""
         if version not in self._vectors:
-            raise KeyError(f"version {version} is not kept any more")
+            raise KeyError(f"version {version} is no longer kept")
         self._vectors[version] = vector
 
     def publish(self, vector: torch.Tensor) -> None:
-        """Make ``vector`` the newest version; the one before goes if nobody uses it."""
+        """Make ``vector`` the newest version; the previous one is dropped if nobody uses it."""
         before, self.newest = self.newest, self.newest + 1
         self._vectors[self.newest] = vector
         if before not in self._users:
@@ -42,7 +42,7 @@ class VersionStore:
 
     def retain(self, version: Version) -> None:
         if version not in self._vectors:
-            raise KeyError(f"version {version} is not kept any more")
+            raise KeyError(f"version {version} is no longer kept")
         self._users[version] = self._users.get(version, 0) + 1
 
     def release(self, version: Version) -> None:

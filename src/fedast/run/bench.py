@@ -1,9 +1,10 @@
-"""How fast local training is here, with every trainer, beside what the machine could do at best.
+"""How fast each trainer is on this machine, compared with what the machine could do at best.
 
-All numbers of one call come from one machine in one go, since machines differ
-and wander. The floor of an update is the longer of its operations over the rate
-of a large matrix product and its bytes (every parameter read and written once a
-step, every input read once) over the rate of a large copy, both measured here.
+All numbers of one call are measured together, since machines differ and their
+speed drifts. The floor of an update is the longer of two times: its operations at
+the rate of a large matrix product, and its bytes (every parameter read and
+written once a step, every input read once) at the rate of a large copy. Both rates
+are measured in the same call.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from fedast.training.kernels.net import Precision
 from fedast.training.processes import ProcessTrainer
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Trainer, batches_of
 
-CLIENTS, POINTS = 100, 300
+CLIENTS, SAMPLES = 100, 300
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Speed:
     task: str
     trainer: str
     clients: int
-    """Trained together (batched), or at once in all processes."""
+    """Trained in one batch, or at the same time in all processes."""
     ms: float
     """Per local update."""
     note: str = ""
@@ -57,7 +58,7 @@ class Floor:
     """Operations of one local update."""
     megabytes: float
     ms: float
-    """What no program can beat here, by these two counts."""
+    """The least time that operations and bytes allow here."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Rates:
 def paper_shapes() -> list[Task]:
     """The models of the paper's heterogeneous experiment on random data of the same shape."""
     generator = torch.Generator().manual_seed(0)
-    total = CLIENTS * POINTS
+    total = CLIENTS * SAMPLES
 
     def images(*shape: int) -> Arrays:
         return Arrays(
@@ -92,17 +93,17 @@ def paper_shapes() -> list[Task]:
             Training(batch_size=64, client_lr=0.5, sampling="independent"),
         ),
     ]
-    partition = [np.arange(n * POINTS, (n + 1) * POINTS) for n in range(CLIENTS)]
+    partition = [np.arange(n * SAMPLES, (n + 1) * SAMPLES) for n in range(CLIENTS)]
     return [
         Task(
             name=name,
             model=model,
-            train=points,
-            test=points,
+            train=dataset,
+            test=dataset,
             partition=partition,
             training=replace(training, weight_decay=3e-4),
         )
-        for name, model, points, training in data
+        for name, model, dataset, training in data
     ]
 
 
@@ -195,7 +196,7 @@ def _best(work: Callable[[], object], device: torch.device, tries: int = 8) -> f
 
 
 def floors(tasks: Sequence[Task], rates: Rates) -> list[Floor]:
-    """Operations are counted by running one local step; devices do not matter for that."""
+    """Operations are counted by running one local step, on the CPU."""
     found = []
     for task in tasks:
         device_task = DeviceTask.build(task, 0, torch.device("cpu"))
@@ -215,17 +216,17 @@ def floors(tasks: Sequence[Task], rates: Rates) -> list[Floor]:
     return found
 
 
-def _lstm_flops(device_task: DeviceTask, points: int) -> float:
-    """The counter does not see into torch's fused LSTM: three products per weight and character."""
+def _lstm_flops(device_task: DeviceTask, samples: int) -> float:
+    """Torch's fused LSTM, which the counter misses: three products per weight and character."""
     module = device_task.model.module
     if not isinstance(module, CharLSTM):
         return 0.0
     weights = sum(p.numel() for p in module.lstm.parameters() if p.ndim == 2)
     inputs, _ = device_task.train.batch(torch.arange(1))
-    return 3.0 * 2.0 * weights * points * inputs.shape[1]
+    return 3.0 * 2.0 * weights * samples * inputs.shape[1]
 
 
-# --- a whole run, by where its time goes ---------------------------------------------------
+# --- where the time of a whole run goes ---------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -236,11 +237,11 @@ class Shares:
     until: float
     """Simulated time at its end."""
     first_update: float
-    """Seconds until the first update was there, after the data was built."""
+    """Seconds until the first aggregation, not counting the data."""
     wall: float
     training: float
     data: float
-    """Of the training: drawing mini-batches, by a measurement of its own."""
+    """The part of training spent drawing mini-batches, measured separately."""
     evaluation: float
     aggregation: float
     sizes: Mapping[TaskName, Sequence[int]]
@@ -255,7 +256,7 @@ class Shares:
 
 
 def measure_run(config: RunConfig, updates: int | None = None) -> Shares:
-    """Run a resolved configuration (for so many updates) and say where the time went."""
+    """Run a resolved configuration (for at most ``updates`` updates) and measure its parts."""
     tasks = build_tasks(config)
     compute = choose_trainers(resolve_compute(config.compute), tasks, config.seed)
     profiler = Profiler(torch.device(compute.device))
@@ -298,7 +299,7 @@ def measure_run(config: RunConfig, updates: int | None = None) -> Shares:
 
 @final
 class _Watched:
-    """Stops a run after so many updates, and notes when the first aggregation was done."""
+    """Stops a run after ``updates`` updates, and notes when the first aggregation was done."""
 
     def __init__(self, updates: int | None) -> None:
         self._updates = updates

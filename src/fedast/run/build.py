@@ -84,24 +84,17 @@ def build_tasks(config: cfg.RunConfig) -> list[Task]:
         preset = preset_of(task, config)
         sketch = outline(task, preset, config.algorithm.synchronous)
         options = None if preset.options is None else options_of(task, preset, sketch.name)
-        problem = preset.build(options, config.simulation.clients, config.seed, sketch.name)
-        model = problem.model
+        built = preset.build(options, config.simulation.clients, config.seed, sketch.name)
+        model = built.model
         if task.initialization != "model":
             from fedast.tasks.initialization import Initialized
 
             model = Initialized(model, task.initialization)
         tasks.append(
-            Task(
-                name=sketch.name,
+            replace(
+                built,
                 model=model,
-                train=problem.train,
-                test=problem.test,
-                partition=problem.partition,
-                final_test=problem.final_test,
-                loss=problem.loss,
-                augment=problem.augment,
-                metric=preset.metric,
-                size=preset.size if task.size is None else task.size,
+                step_cost=preset.step_cost if task.step_cost is None else task.step_cost,
                 training=sketch.training,
                 goal=sketch.goal,
                 allocation=sketch.allocation,

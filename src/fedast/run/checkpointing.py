@@ -1,4 +1,4 @@
-"""Checkpoints of a run: when they are taken, and how a run is taken up again."""
+"""When checkpoints of a run are taken, and how a run is resumed from one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Any, final
 import torch
 
 from fedast.learner.checkpoints import Checkpoint, save
-from fedast.learner.learner import TorchLearner
-from fedast.learner.replay import RecordingLearner, ReplayFailed
+from fedast.learner.replay import RecordingLearner, ReplayFailed, ResumableLearner
 from fedast.parts.errors import ConfigError
 from fedast.records.schedule import Schedule
 from fedast.version import __version__
@@ -44,31 +43,31 @@ class Every:
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """Where checkpoints go, how often they are taken, and the one to begin with."""
+    """Where checkpoints go, how often they are taken, and the one to resume from."""
 
     folder: Path
     every: Every
     config: Mapping[str, Any] | None = None
-    """What the run follows from, to be written into them."""
+    """Everything that determines the run, to be written into them."""
     resume: Checkpoint | None = None
 
 
 @final
 class Checkpointer:
-    """Looks on before each step of the simulator."""
+    """Takes checkpoints between the simulator's steps, and ends a replay at its step."""
 
     def __init__(
         self,
         checkpointing: Checkpointing,
-        learner: TorchLearner,
+        learner: ResumableLearner,
         recording: RecordingLearner,
         schedule: Schedule,
         *,
         careful: bool,
         live: Callable[[], None] = lambda: None,
     ) -> None:
-        """``careful``: training may fail at any moment, so each step must be good to go back to.
-        ``live`` is called when a replay is over, and was what had been recorded."""
+        """``careful``: training may fail at any moment, so keep the state before each step.
+        ``live`` is called when a replay has ended and matched what was recorded."""
         self._careful = careful
         self._good: tuple[int, float, dict[str, torch.Tensor], int, str] | None = None
         """The latest state between two steps: steps, time, tensors, answers, schedule."""
@@ -80,7 +79,7 @@ class Checkpointer:
         self._steps = 0
         self._began = time.monotonic()
         self._waiting = checkpointing.resume
-        """The checkpoint whose step has not come yet."""
+        """The checkpoint to resume from, until the replay has reached its step."""
         self._last = 0.0
         if self._waiting is not None:
             self._began -= self._waiting.wall_seconds
@@ -91,7 +90,7 @@ class Checkpointer:
 
     @property
     def replaying(self) -> bool:
-        """Whether the run has not come back to its checkpoint yet."""
+        """Whether the replay has not reached its checkpoint yet."""
         return self._waiting is not None
 
     def before_step(self, now: float, *, stopping: bool) -> None:
@@ -105,28 +104,25 @@ class Checkpointer:
             due = self._clock(now) - self._last >= self._checkpointing.every.amount
             if self._steps > 0 and (due or stopping):
                 self._take(now)
-            if (
-                self._careful
-            ):  # tensors are replaced, not changed: checkpointing them copies nothing
+            if self._careful:  # cheap: tensors are replaced, never changed, so nothing is copied
                 self._good = self._state(now)
         self._steps += 1
 
     def ended(self) -> None:
-        """The run is over; that must not have come before the step of the checkpoint."""
+        """The run is over, which must not happen before the checkpoint's step."""
         if self._waiting is not None:
-            raise ReplayFailed("it ends before the step of the checkpoint")
+            raise ReplayFailed("it ended before the checkpoint's step")
 
     def rescue(self) -> None:
-        """Training failed within a step: keep the run as it was before it."""
+        """Training failed within a step: save the state before that step."""
         if self._good is not None:
             self._save(*self._good)
 
     def _check(self, kept: Checkpoint, now: float) -> None:
-        # Version 0.1.0 kept no hash, but the time. (Another machine may round a logarithm
-        # otherwise.)
+        # Version 0.1.0 stored the time but no hash. (Machines may round a logarithm differently.)
         same = math.isclose(now, kept.time, rel_tol=1e-9)
         if not same or kept.schedule not in (None, self._schedule.digest()):
-            raise ReplayFailed("its schedule is another")
+            raise ReplayFailed("its schedule differs")
 
     def _clock(self, now: float) -> float:
         return self.wall_seconds if self._checkpointing.every.real else now

@@ -35,7 +35,7 @@ from fedast.federation.wire import Vector
 from fedast.federation.write_ahead_log import Diary, first_entry
 from fedast.learner.evaluation import measure
 from fedast.learner.inference import ModuleInference
-from fedast.learner.learner import TorchLearner
+from fedast.learner.remote import RemoteLearner
 from fedast.learner.replay import RecordingLearner
 from fedast.parts.errors import ConfigError, nearest
 from fedast.records import toml
@@ -119,13 +119,12 @@ class Federation:
         present = [spec for spec in specs if joined[spec.name] == 0]
         pool = LivePool()
         algorithm = build_algorithm(config.algorithm, present, pool, config.seed)
-        self._learner = TorchLearner(
+        self._learner = RemoteLearner(
             self._tasks,
             {spec.name: spec.server_lr for spec in specs},
             seed=config.seed,
             device=torch.device("cpu"),
             variance_window=algorithm.variance_window,
-            remote=True,
         )
         recording = RecordingLearner(self._learner)
         self.run_metrics = RunMetrics(specs)
@@ -272,13 +271,13 @@ class LocalTraining:
         }
 
     def _hold_back(self, task: Task, share: float, client: ClientId) -> None:
-        """Every so many-th point is for evaluation and not for training."""
+        """Every n-th sample is for evaluation and not for training."""
         place = 0 if len(task.partition) == 1 else client
         mine = task.partition[place]
         every = max(2, round(1 / share))
         if len(mine) < 2:
             raise BadTask(
-                f"task {task.name!r}: client {client} has too few points to hold one back"
+                f"task {task.name!r}: client {client} has too few samples to hold one back"
             )
         self._held[task.name] = torch.from_numpy(mine[every - 1 :: every] if len(mine) >= every
                                                  else mine[-1:])  # fmt: skip

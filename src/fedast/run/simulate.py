@@ -31,7 +31,7 @@ from fedast.core.protocol import (
 )
 from fedast.core.streams import Stream
 from fedast.learner.inference import inference
-from fedast.learner.learner import TorchLearner
+from fedast.learner.local import LocalLearner
 from fedast.learner.profiling import ProfiledLearner, ProfiledTrainer, Profiler
 from fedast.learner.protocol import Learner
 from fedast.learner.replay import RecordingLearner
@@ -54,7 +54,7 @@ from fedast.sim.delays import Timing
 from fedast.sim.simulator import Simulator
 from fedast.tasks.dataset import Dataset
 from fedast.tasks.task import Task, TrainingFailed
-from fedast.training.choose import Kind, MixedTrainer, calibrate
+from fedast.training.choose import Kind, MixedTrainer, fastest_trainers
 from fedast.training.kernels.net import Precision
 from fedast.training.trainer import DeviceTask, Trainer
 
@@ -142,7 +142,7 @@ def simulate(
     with ExitStack() as stack:
         stack.enter_context(arithmetic(compute))
         began = time.monotonic()
-        learner = TorchLearner(
+        learner = LocalLearner(
             tasks,
             {spec.name: spec.server_lr for spec in specs},
             seed=seed,
@@ -190,7 +190,10 @@ def simulate(
             pool,
             delay,
             build_speeds(simulation, seed),
-            {task.name: Timing(task.name, task.training.local_steps, task.size) for task in tasks},
+            {
+                task.name: Timing(task.name, task.training.local_steps, task.step_cost)
+                for task in tasks
+            },
             observers[0] if len(observers) == 1 else Observers(tuple(observers)),
             seed=seed,
             loss_rate=simulation.loss_rate,
@@ -244,7 +247,7 @@ def simulate(
 
 
 def choose_trainers(compute: Compute, tasks: Sequence[Task], seed: int) -> Compute:
-    """With a trainer for every task; on a CPU that may take a short calibration."""
+    """With a trainer for every task; on a CPU they are timed first, which takes a moment."""
     names = [task.name for task in tasks]
     for name in compute.trainers:
         if name not in names:
@@ -263,7 +266,7 @@ def choose_trainers(compute: Compute, tasks: Sequence[Task], seed: int) -> Compu
             cpu = torch.device("cpu")
             moved: dict[int, Dataset] = {}
             device_tasks = {task.name: DeviceTask.build(task, seed, cpu, moved) for task in tasks}
-            kinds = calibrate(device_tasks, seed, workers=compute.workers or 1)
+            kinds = fastest_trainers(device_tasks, seed, workers=compute.workers or 1)
     return compute.model_copy(update={"trainers": kinds | compute.trainers})
 
 

@@ -178,8 +178,8 @@ def _timings(config: RunConfig) -> dict[str, Timing]:
     for task in config.tasks:
         preset = preset_of(task, config)
         sketch = outline(task, preset, config.algorithm.synchronous)
-        size = preset.size if task.size is None else task.size
-        found[sketch.name] = Timing(sketch.name, sketch.training.local_steps, size)
+        step_cost = preset.step_cost if task.step_cost is None else task.step_cost
+        found[sketch.name] = Timing(sketch.name, sketch.training.local_steps, step_cost)
     return found
 
 

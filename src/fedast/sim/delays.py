@@ -1,7 +1,7 @@
 """How long a local training takes, in simulated time.
 
 Every model but ``measured`` draws the time X of one local step for a task of
-size 1 on a client of speed 1; the training takes ``steps * size * speed * X``,
+cost 1 on a client of speed 1; the training takes ``steps * step_cost * speed * X``,
 where a larger ``speed`` factor means a slower client.
 """
 
@@ -27,11 +27,11 @@ from fedast.sim.tables import BadInputFile, read_rows, to_client, to_number
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What a task asks of a client: ``steps`` local steps of relative ``size``."""
+    """What a task asks of a client: ``steps`` local steps of relative cost ``step_cost``."""
 
     task: TaskName
     steps: int
-    size: float
+    step_cost: float
 
 
 class Delay(Protocol):
@@ -46,7 +46,7 @@ class ShiftedExponentialDelay:
     scale: float = 0.5
 
     def duration(self, stream: Stream, timing: Timing, client: ClientId, speed: float) -> float:
-        beta = self.scale * speed * timing.size
+        beta = self.scale * speed * timing.step_cost
         return timing.steps * beta * (1.0 + 2.0 * stream.exponential())
 
 
@@ -58,7 +58,7 @@ class ConstantDelay:
     value: float = 1.0
 
     def duration(self, stream: Stream, timing: Timing, client: ClientId, speed: float) -> float:
-        return timing.steps * timing.size * speed * self.value
+        return timing.steps * timing.step_cost * speed * self.value
 
 
 @final
@@ -71,7 +71,7 @@ class UniformDelay:
 
     def duration(self, stream: Stream, timing: Timing, client: ClientId, speed: float) -> float:
         draw = self.low + (self.high - self.low) * stream.uniform()
-        return timing.steps * timing.size * speed * draw
+        return timing.steps * timing.step_cost * speed * draw
 
 
 @final
@@ -84,7 +84,7 @@ class LognormalDelay:
 
     def duration(self, stream: Stream, timing: Timing, client: ClientId, speed: float) -> float:
         draw = self.median * math.exp(self.sigma * stream.normal())
-        return timing.steps * timing.size * speed * draw
+        return timing.steps * timing.step_cost * speed * draw
 
 
 @final
@@ -129,7 +129,7 @@ class DelayOptions(Options, ABC):
 
 
 class ShiftedExponential(DelayOptions):
-    """One local step takes beta + Exp(mean 2 beta), beta = scale * speed * size (the paper)."""
+    """A local step takes beta + Exp(mean 2 beta), beta = scale * speed * step_cost (the paper)."""
 
     name: ClassVar[str] = "shifted-exponential"
     scale: float = Field(0.5, gt=0)
@@ -139,7 +139,7 @@ class ShiftedExponential(DelayOptions):
 
 
 class Constant(DelayOptions):
-    """One local step takes value * speed * size."""
+    """One local step takes value * speed * step_cost."""
 
     name: ClassVar[str] = "constant"
     value: float = Field(1.0, gt=0)
@@ -149,7 +149,7 @@ class Constant(DelayOptions):
 
 
 class Uniform(DelayOptions):
-    """One local step takes between low and high, times speed * size."""
+    """One local step takes between low and high, times speed * step_cost."""
 
     name: ClassVar[str] = "uniform"
     low: float = Field(0.5, ge=0)
@@ -166,7 +166,7 @@ class Uniform(DelayOptions):
 
 
 class Lognormal(DelayOptions):
-    """One local step takes median * exp(sigma * normal), times speed * size."""
+    """One local step takes median * exp(sigma * normal), times speed * step_cost."""
 
     name: ClassVar[str] = "lognormal"
     median: float = Field(1.0, gt=0)

@@ -1,7 +1,7 @@
-"""Data points by index: what a task is trained and tested on.
+"""Samples by index: what a task is trained and tested on.
 
-Dataset are stored once and gathered by index, on whatever device they are on;
-partitions are arrays of indices.
+A dataset is stored once, and its batches are gathered by index on whatever
+device it is on; partitions are arrays of indices.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ Transform: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 @runtime_checkable
 class Dataset(Protocol):
+    """Inputs and labels that can be gathered a batch at a time."""
+
     def __len__(self) -> int: ...
 
     def batch(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The inputs and labels of some points, ready for the model."""
+        """The inputs and labels of some samples, ready for the model."""
         ...
 
     def to(self, device: torch.device) -> Dataset: ...
@@ -29,7 +31,7 @@ class Dataset(Protocol):
 
 @runtime_checkable
 class MapStyle(Protocol):
-    """What torch calls a map-style data set."""
+    """What PyTorch calls a map-style dataset."""
 
     def __len__(self) -> int: ...
 
@@ -80,10 +82,10 @@ class Windows:
 
 
 def as_dataset(data: Any) -> Dataset:
-    """Dataset from what users have: Dataset, a pair of tensors or arrays, a map-style data set.
+    """Take what users have: a ``Dataset``, a pair of tensors or arrays, a map-style dataset.
 
-    A data set is read once, item by item, and kept as two tensors; its items
-    must be (input, label) pairs of one shape.
+    A map-style dataset is read once, item by item, and kept as two tensors; its
+    items must be (input, label) pairs of one shape.
     """
     if isinstance(data, Dataset):
         return data
@@ -102,7 +104,7 @@ def as_dataset(data: Any) -> Dataset:
                 f"its items are not (input, label) pairs of one shape: {error}"
             ) from None
     else:
-        raise ValueError("is neither a pair of arrays nor a map-style data set")
+        raise ValueError("is neither a pair of arrays nor a map-style dataset")
     if len(inputs) != len(labels):
         raise ValueError(f"has {len(inputs)} inputs but {len(labels)} labels")
     if len(inputs) == 0:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedast.core.streams import Stream
-from fedast.tasks.preset import Preset, Problem
-from fedast.tasks.task import Training
+from fedast.tasks.preset import Preset
+from fedast.tasks.task import Task, Training
 
 if TYPE_CHECKING:
     import torch
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 class DigitsOptions:
     alpha: float = 0.1
     """Dirichlet concentration of the labels: smaller is more heterogeneous."""
-    points: int = 48
-    """Training points per client."""
+    samples: int = 48
+    """Training samples per client."""
 
     def __post_init__(self) -> None:
-        if self.alpha <= 0.0 or self.points < 1:
-            raise ValueError("alpha must be positive and points at least 1")
+        if self.alpha <= 0.0 or self.samples < 1:
+            raise ValueError("alpha must be positive and samples at least 1")
 
 
 @dataclass(frozen=True)
 class SyntheticOptions:
     alpha: float = 0.5
-    """LEAF's alpha. It moves a client's scores of all classes alike, so it changes no label."""
+    """LEAF's alpha. It shifts a client's scores of all classes alike, so it changes no label."""
     beta: float = 0.5
     """How much the clients' inputs differ."""
-    max_points: int = 200
-    """The most points (training and test) that a client has."""
+    max_samples: int = 200
+    """The most samples (training and test) that a client has."""
 
     def __post_init__(self) -> None:
-        if self.alpha < 0.0 or self.beta < 0.0 or self.max_points < 50:
-            raise ValueError("alpha and beta must not be negative, max_points at least 50")
+        if self.alpha < 0.0 or self.beta < 0.0 or self.max_samples < 50:
+            raise ValueError("alpha and beta must not be negative, max_samples at least 50")
 
 
 def _digits(
@@ -49,7 +49,7 @@ def _digits(
     clients: int,
     seed: int,
     name: str,
-) -> Problem:
+) -> Task:
     import torch
 
     from fedast.tasks.data.embedded import digits
@@ -57,27 +57,28 @@ def _digits(
 
     train, test = digits()
     rng = np.random.default_rng(Stream.of(seed, "partition", name).bits())
-    return Problem(
+    return Task(
+        name=name,
         model=model,
         train=(torch.from_numpy(train[0]), torch.from_numpy(train[1])),
         test=(torch.from_numpy(test[0]), torch.from_numpy(test[1])),
-        partition=dirichlet(train[1], clients, options.points, options.alpha, rng),
+        partition=dirichlet(train[1], clients, options.samples, options.alpha, rng),
     )
 
 
-def _digits_mlp(options: DigitsOptions, clients: int, seed: int, name: str) -> Problem:
+def _digits_mlp(options: DigitsOptions, clients: int, seed: int, name: str) -> Task:
     from fedast.tasks.models import perceptron
 
     return _digits(partial(perceptron, (64, 64, 10)), options, clients, seed, name)
 
 
-def _digits_cnn(options: DigitsOptions, clients: int, seed: int, name: str) -> Problem:
+def _digits_cnn(options: DigitsOptions, clients: int, seed: int, name: str) -> Task:
     from fedast.tasks.models import small_cnn
 
     return _digits(partial(small_cnn, 10), options, clients, seed, name)
 
 
-def _synthetic(options: SyntheticOptions, clients: int, seed: int, name: str) -> Problem:
+def _synthetic(options: SyntheticOptions, clients: int, seed: int, name: str) -> Task:
     import torch
 
     from fedast.tasks.data.embedded import synthetic
@@ -85,9 +86,10 @@ def _synthetic(options: SyntheticOptions, clients: int, seed: int, name: str) ->
 
     rng = np.random.default_rng(Stream.of(seed, "data", name).bits())
     train, test, partition = synthetic(
-        clients, options.alpha, options.beta, options.max_points, rng
+        clients, options.alpha, options.beta, options.max_samples, rng
     )
-    return Problem(
+    return Task(
+        name=name,
         model=partial(logistic, 60, 10),
         train=(torch.from_numpy(train[0]), torch.from_numpy(train[1])),
         test=(torch.from_numpy(test[0]), torch.from_numpy(test[1])),
@@ -108,7 +110,7 @@ EMBEDDED = (
         build=_digits_mlp,
         options=DigitsOptions,
         targets={"main": 0.95},
-        size=0.15,
+        step_cost=0.15,
         training=_DIGITS,
         sync_training=_DIGITS,
     ),
@@ -118,7 +120,7 @@ EMBEDDED = (
         build=_digits_cnn,
         options=DigitsOptions,
         targets={"main": 0.93},
-        size=0.45,
+        step_cost=0.45,
         training=_DIGITS,
         sync_training=_DIGITS,
     ),
@@ -128,7 +130,7 @@ EMBEDDED = (
         build=_synthetic,
         options=SyntheticOptions,
         targets={"main": 0.35},
-        size=0.1,
+        step_cost=0.1,
         training=_SYNTHETIC,
         sync_training=_SYNTHETIC,
     ),

@@ -1,4 +1,4 @@
-"""How a model's weights begin, where that is not left to the model itself."""
+"""How a model's weights are initialized, where that is not left to the model itself."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _FILL: dict[Rule, Callable[[torch.Tensor], torch.Tensor]] = {
 @final
 @dataclass(frozen=True)
 class Initialized:
-    """Builds a model, then begins its linear, convolutional and recurrent layers anew.
+    """Builds a model, then initializes its linear, convolutional and recurrent layers again.
 
-    Their biases begin at nought. Everything else (embeddings, normalisation,
-    layers of the user's own) stays as the model made it.
+    Their biases start at zero. Everything else (embeddings, normalisation, the
+    user's own layers) stays as the model made it.
     """
 
     model: Callable[[], nn.Module]
@@ -33,11 +33,11 @@ class Initialized:
     def __call__(self) -> nn.Module:
         module = self.model()
         if not isinstance(module, nn.Module):
-            return module  # whoever asked for one says so
+            return module  # the caller reports it
         with torch.no_grad():
             for part in module.modules():
                 if isinstance(part, (nn.Linear, nn.modules.conv._ConvNd)):
-                    self._begin(part.weight, part.bias)
+                    self._initialize(part.weight, part.bias)
                 elif isinstance(part, nn.RNNBase):
                     gates = {"LSTM": 4, "GRU": 3}.get(part.mode, 1)
                     for name, parameter in part.named_parameters(recurse=False):
@@ -48,7 +48,7 @@ class Initialized:
                                 _FILL[self.rule](block)
         return module
 
-    def _begin(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def _initialize(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         _FILL[self.rule](weight)
         if bias is not None:
             bias.zero_()

@@ -1,4 +1,4 @@
-"""What is measured on a test set, and which way is better. (Torch is imported where used.)"""
+"""What is measured on a test set, and which direction is better. (Torch is imported lazily.)"""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A sum over test points and a final step, so that it can be computed batch by batch.
+    """A sum over test samples and a final step, so that it can be computed batch by batch.
 
     ``per_batch`` maps (outputs, labels) to a sum over the batch, None to use
-    the loss; ``finish`` maps the mean over all points to the metric.
+    the loss; ``finish`` maps the mean over all samples to the metric.
     """
 
     name: str
@@ -45,7 +45,7 @@ def cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def mean_square(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Of outputs in the labels' shape: (n, 1) against (n,) must not spread to (n, n)."""
+    """Outputs take the labels' shape first: (n, 1) and (n,) must not broadcast to (n, n)."""
     return ((outputs.reshape(labels.shape) - labels) ** 2).mean()
 
 

@@ -1,8 +1,8 @@
 """The models: the paper's five, and those of the embedded tasks.
 
-All are initialised as PyTorch does by default, keep no state between calls, and
-have no parameters that depend on the batch, so that copies of one model can be
-run side by side.
+All use PyTorch's default initialization, keep no state between calls, and have
+no parameters that depend on the batch, so that copies of one model can run side
+by side.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def lenet5(classes: int = 10, *, relu_on_logits: bool = False) -> nn.Module:
     """For 28x28 grey images; ReLU, max pooling. 44,426 parameters.
 
     ``relu_on_logits`` is for comparison with the authors' code: a class whose
-    logit has become negative for all points learns nothing any more.
+    logit has become negative for all samples never recovers.
     """
     net = nn.Sequential(
         nn.Conv2d(1, 6, 5),

@@ -1,7 +1,7 @@
-"""Users' own tasks: a function that builds one, named in a configuration or by a plug-in.
+"""Users' own tasks: functions named in a configuration, or by an installed package.
 
-The function takes the number of clients and the run's seed, and any options by
-name, and returns a ``Task``:
+A function takes the number of clients and the run's seed, and any options by
+keyword, and returns a ``Task``:
 
     def my_task(clients: int, seed: int, *, width: int = 64) -> Task: ...
 
@@ -16,19 +16,20 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from fedast.tasks.preset import Preset, Problem
+from fedast.tasks.preset import Preset
 from fedast.tasks.task import BadTask, Task
 
 GROUP = "fedast.tasks"
 
 
 def plugins() -> Mapping[str, str]:
-    """The tasks of installed packages: name and where its function is."""
+    """The tasks of installed packages: their names, and where their functions are."""
     return {entry.name: entry.value for entry in entry_points(group=GROUP)}
 
 
@@ -48,31 +49,20 @@ def own_preset(
 ) -> Preset:
     """What the function builds, as a preset; the task's own settings are its defaults.
 
-    Modules in the folders of ``path`` and in the working folder are found too.
+    ``path`` are further folders in which modules are looked for.
     """
     make_importable(path)
     task = _build(use, json.dumps(options, sort_keys=True), clients, seed)
 
-    def problem(_options: Any, _clients: int, _seed: int, _name: str) -> Problem:
-        return Problem(
-            model=task.model,
-            train=task.train,
-            test=task.test,
-            partition=task.partition,
-            final_test=task.final_test,
-            loss=task.loss,
-            augment=task.augment,
-        )
-
     return Preset(
         name=use,
         summary=task.name,
-        build=problem,
+        build=lambda _options, _clients, _seed, name: replace(task, name=name),
         options=None,
         metric=task.metric,
         targets={} if task.goal.target is None else {"main": task.goal.target},
         goal=task.goal,
-        size=task.size,
+        step_cost=task.step_cost,
         training=task.training,
         sync_training=task.training,
         server=task.server,
@@ -82,7 +72,7 @@ def own_preset(
 
 @lru_cache(maxsize=8)
 def _build(use: str, given: str, clients: int, seed: int) -> Task:
-    """``given`` are the options as JSON, so that they can be a key."""
+    """``given`` are the options as JSON, so that they can be cached by."""
     function, options = find_function(use), json.loads(given)
     try:
         inspect.signature(function).bind(clients, seed, **options)
@@ -104,7 +94,7 @@ def _build(use: str, given: str, clients: int, seed: int) -> Task:
 
 
 def find_function(use: str) -> Callable[..., Any]:
-    """Import what a name stands for."""
+    """Import the function that a name refers to."""
     where = use if ":" in use else plugins()[use]
     module_name, _, name = where.partition(":")
     try:

@@ -1,6 +1,6 @@
-"""The paper's five tasks, as data. (Torch is imported when one is built.)
+"""The paper's five tasks. (Torch is imported when one is built.)
 
-Every number has its origin beside it: "section 5" and "table 1" are the paper's
+Every number has its source beside it: "section 5" and "table 1" are the paper's
 main text, "appendix" its section on the experimental set-up.
 """
 
@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedast.core.streams import Stream
-from fedast.tasks.preset import Preset, Problem
-from fedast.tasks.task import BadTask, Indices, Training
+from fedast.tasks.preset import Preset
+from fedast.tasks.task import BadTask, Indices, Task, Training
 
 if TYPE_CHECKING:
     import torch
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ImageOptions:
     partition: Literal["dirichlet", "iid", "shards", "power-law"] = "dirichlet"
-    """How images are dealt out to clients."""
+    """How images are split over clients."""
     alpha: float = 0.1
     """Dirichlet concentration: smaller is more heterogeneous (section 5)."""
-    points: int = 300
-    """Training points per client (appendix); with power-law their mean."""
+    samples: int = 300
+    """Training samples per client (appendix); with power-law their mean."""
     classes_per_client: int = 2
-    """Classes that a client has with shards."""
+    """Classes per client with shards."""
     exponent: float = 0.5
-    """How unequal the sizes are with power-law."""
+    """How unequal the clients' sizes are with power-law."""
 
     def __post_init__(self) -> None:
         sound = 0 < self.alpha < math.inf and 0 <= self.exponent < math.inf
-        if not sound or self.points < 1 or self.classes_per_client < 1:
+        if not sound or self.samples < 1 or self.classes_per_client < 1:
             raise ValueError(
-                "alpha must be positive and finite, points and classes_per_client at least 1, "
+                "alpha must be positive and finite, samples and classes_per_client at least 1, "
                 "exponent not negative"
             )
 
@@ -62,7 +62,7 @@ class CoarseImageOptions(ImageOptions):
 @dataclass(frozen=True)
 class ShakespeareOptions:
     test_windows: int = 20_000
-    """Test windows, of 769,293, that decisions are made on."""
+    """Test windows, of 769,293, to evaluate on during a run."""
     final_test: bool = True
     """Whether the last model is tested on all test windows (minutes on a CPU)."""
 
@@ -77,28 +77,28 @@ def _tell(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def deal(
+def split(
     options: ImageOptions, labels: npt.NDArray[np.int64], clients: int, rng: np.random.Generator
 ) -> list[Indices]:
-    from fedast.tasks import partitions as partition
+    from fedast.tasks import partitions
 
     match options.partition:
         case "dirichlet":
-            return partition.dirichlet(labels, clients, options.points, options.alpha, rng)
+            return partitions.dirichlet(labels, clients, options.samples, options.alpha, rng)
         case "iid":
-            return partition.iid(labels, clients, options.points, rng)
+            return partitions.iid(labels, clients, options.samples, rng)
         case "shards":
             per_client = options.classes_per_client
-            return partition.shards(labels, clients, options.points, per_client, rng)
+            return partitions.shards(labels, clients, options.samples, per_client, rng)
         case "power-law":
-            return partition.power_law(labels, clients, options.points, options.exponent, rng)
+            return partitions.power_law(labels, clients, options.samples, options.exponent, rng)
 
 
 @lru_cache(maxsize=4)
 def _images(
     dataset: str, mean: tuple[float, ...], deviation: tuple[float, ...]
 ) -> tuple[Arrays, Arrays]:
-    """(train, test), read once per process: bytes in memory, normalised batch by batch."""
+    """(train, test), read once per process; kept as bytes and normalised batch by batch."""
     import torch
 
     from fedast.tasks.data.sources import load
@@ -125,7 +125,7 @@ def _images(
     return read("train"), read("test")
 
 
-def _image_problem(
+def _image_task(
     dataset: str,
     model: Callable[[Any], Callable[[], torch.nn.Module]],
     mean: tuple[float, ...],
@@ -135,14 +135,15 @@ def _image_problem(
     clients: int,
     seed: int,
     name: str,
-) -> Problem:
+) -> Task:
     train, test = _images(dataset, mean, deviation)
     rng = np.random.default_rng(Stream.of(seed, "partition", name).bits())
     try:
-        parts = deal(options, train.labels.numpy(), clients, rng)
+        parts = split(options, train.labels.numpy(), clients, rng)
     except ValueError as error:
         raise BadTask(f"task {name!r}: {error}") from None
-    return Problem(
+    return Task(
+        name=name,
         model=model(options),
         train=train,
         test=test,
@@ -169,8 +170,8 @@ def crop_and_flip(images: torch.Tensor) -> torch.Tensor:
     return padded.permute(0, 2, 3, 1)[which, rows, columns].permute(0, 3, 1, 2)
 
 
-def _shakespeare(options: ShakespeareOptions, clients: int, seed: int, name: str) -> Problem:
-    """Roles sampled without replacement; when all are used, they are used again."""
+def _shakespeare(options: ShakespeareOptions, clients: int, seed: int, name: str) -> Task:
+    """A client per role, in random order; with more clients than roles, roles are used again."""
     import torch
 
     from fedast.tasks.data.shakespeare import WINDOW, windows
@@ -188,11 +189,12 @@ def _shakespeare(options: ShakespeareOptions, clients: int, seed: int, name: str
     owners = np.concatenate([rng.permutation(len(parts)) for _ in range(rounds)])[:clients]
     first = np.concatenate(([0], np.cumsum([len(train) for train, _ in parts])))
     every = np.concatenate([test for _, test in parts])
-    # Fixed for everybody: a sample that changed with the seed would add noise to comparisons.
+    # The same for all seeds: another sample per seed would add noise to comparisons.
     chosen = np.random.default_rng(0).choice(
         len(every), min(options.test_windows, len(every)), replace=False
     )
-    return Problem(
+    return Task(
+        name=name,
         model=CharLSTM,
         train=Windows(codes, torch.from_numpy(np.concatenate([t for t, _ in parts])), WINDOW),
         test=Windows(codes, torch.from_numpy(every[np.sort(chosen)]), WINDOW),
@@ -227,7 +229,7 @@ def _resnet(_options: CoarseImageOptions) -> Any:
     return resnet18
 
 
-# 27 local steps of 32 points: 3 epochs over 300 points (appendix, "Client dataset sizes").
+# 27 local steps of 32 samples: 3 epochs over 300 samples (appendix, "Client dataset sizes").
 _IMAGES = Training(local_steps=27, batch_size=32)
 
 _MNIST = replace(_IMAGES, client_lr=0.1, weight_decay=3e-4)  # appendix, "Learning rate"
@@ -250,33 +252,33 @@ PAPER = (
     Preset(
         name="mnist",
         summary="MNIST, perceptron 784-200-200-10",
-        build=partial(_image_problem, "mnist", _mlp, *_GREY, False),
+        build=partial(_image_task, "mnist", _mlp, *_GREY, False),
         options=ImageOptions,
         targets={"low": 0.83, "main": 0.93, "high": 0.96},  # appendix, table 1, appendix
         datasets=("mnist",),
-        size=0.148,  # appendix, "Modeling Training Times": measured time of one gradient
+        step_cost=0.148,  # appendix, "Modeling Training Times": measured time of one gradient
         training=_MNIST,
         sync_training=replace(_MNIST, client_lr=0.2),  # appendix: synchronous methods
     ),
     Preset(
         name="fashion-mnist",
         summary="Fashion-MNIST, LeNet-5",
-        build=partial(_image_problem, "fashion-mnist", _lenet, *_GREY, False),
+        build=partial(_image_task, "fashion-mnist", _lenet, *_GREY, False),
         options=FashionOptions,
         targets={"low": 0.72, "main": 0.82, "high": 0.85},
         datasets=("fashion-mnist",),
-        size=0.240,
+        step_cost=0.240,
         training=_FASHION,
         sync_training=_FASHION,
     ),
     Preset(
         name="cifar10",
         summary="CIFAR-10, two 5x5 convolutions of 64 channels and three linear layers",
-        build=partial(_image_problem, "cifar10", _cnn, *_HALF, False),
+        build=partial(_image_task, "cifar10", _cnn, *_HALF, False),
         options=ImageOptions,
         targets={"low": 0.53, "main": 0.63, "high": 0.66},
         datasets=("cifar10",),
-        size=0.228,
+        step_cost=0.228,
         training=_CIFAR10,
         sync_training=replace(_CIFAR10, weight_decay=3e-4),  # appendix: synchronous methods
     ),
@@ -288,18 +290,18 @@ PAPER = (
         targets={"low": 0.32, "main": 0.42, "high": 0.45},
         evaluate_every=2,  # the other tasks take the algorithm's 4
         datasets=("shakespeare",),
-        size=0.555,
+        step_cost=0.555,
         training=_SHAKESPEARE,
         sync_training=_SHAKESPEARE,
     ),
     Preset(
         name="cifar100",
         summary="CIFAR-100, ResNet-18 with group normalisation, random crop and flip",
-        build=partial(_image_problem, "cifar100", _resnet, *_CIFAR100_PIXELS, True),
+        build=partial(_image_task, "cifar100", _resnet, *_CIFAR100_PIXELS, True),
         options=CoarseImageOptions,
         targets={"main": 0.5},  # appendix, the larger model
         datasets=("cifar100",),
-        size=2.071,
+        step_cost=2.071,
         training=_CIFAR100,
         sync_training=replace(_CIFAR100, weight_decay=3e-4),  # as CIFAR-10
     ),

@@ -1,6 +1,6 @@
-"""How training points are dealt out to clients: index arrays into data that is stored once.
+"""How training samples are split over clients: index arrays into data that is stored once.
 
-Every way is deterministic by its generator and vectorised over clients.
+Every partition is a function of its random generator, and vectorised over clients.
 """
 
 from __future__ import annotations
@@ -8,91 +8,98 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from fedast.deprecations import renamed_keywords
 from fedast.tasks.task import Indices
 
 Labels = npt.NDArray[np.int64]
 
 
+@renamed_keywords(points="samples")
 def dirichlet(
-    labels: Labels, clients: int, points: int, alpha: float, rng: np.random.Generator
+    labels: Labels, clients: int, samples: int, alpha: float, rng: np.random.Generator
 ) -> list[Indices]:
     """Label skew, client by client.
 
-    Each client draws class proportions p ~ Dirichlet(alpha), and takes
-    ``points`` points in total: per class the largest-remainder rounding of
-    ``points * p``. Dataset of a class are dealt without replacement from a
-    shuffled deck, which is shuffled anew when it is used up.
+    Each client draws class proportions p ~ Dirichlet(alpha) and gets
+    ``samples`` samples: per class the largest-remainder rounding of
+    ``samples * p``. A class's samples are handed out without replacement in a
+    random order; when all are used, they are used again in a new order.
     """
     if not (alpha > 0 and np.isfinite(alpha)):
         raise ValueError(f"alpha must be positive and finite, got {alpha}")
     classes = len(np.unique(labels))
     proportions = rng.dirichlet(np.full(classes, alpha), size=clients)
-    # With a tiny alpha the draw can underflow to nothing at all: one class at random then.
+    # With a tiny alpha all proportions can underflow to zero: then one class at random.
     empty = ~np.isfinite(proportions).all(axis=1) | (proportions.sum(axis=1) == 0)
     proportions[empty] = np.eye(classes)[rng.integers(classes, size=int(empty.sum()))]
-    return _deal(labels, _round_rows(points * proportions, points), rng)
+    return _by_class(labels, _round_rows(samples * proportions, samples), rng)
 
 
+@renamed_keywords(points="samples")
 def shards(
-    labels: Labels, clients: int, points: int, classes_per_client: int, rng: np.random.Generator
+    labels: Labels, clients: int, samples: int, classes_per_client: int, rng: np.random.Generator
 ) -> list[Indices]:
-    """Each client has ``points`` points of just ``classes_per_client`` classes, in equal parts."""
+    """``samples`` samples for each client, in equal parts from ``classes_per_client`` classes."""
     classes = len(np.unique(labels))
     if not 1 <= classes_per_client <= classes:
         raise ValueError(f"classes_per_client is {classes_per_client}, there are {classes} classes")
     chosen = rng.random((clients, classes)).argsort(axis=1)[:, :classes_per_client]
     quotas = np.zeros((clients, classes))
-    np.put_along_axis(quotas, chosen, points / classes_per_client, axis=1)
-    return _deal(labels, _round_rows(quotas, points), rng)
+    np.put_along_axis(quotas, chosen, samples / classes_per_client, axis=1)
+    return _by_class(labels, _round_rows(quotas, samples), rng)
 
 
-def iid(labels: Labels, clients: int, points: int, rng: np.random.Generator) -> list[Indices]:
-    """``points`` points for each client from one deck, shuffled anew when it is used up."""
-    return list(_deck(np.arange(len(labels)), clients * points, rng).reshape(clients, points))
+@renamed_keywords(points="samples")
+def iid(labels: Labels, clients: int, samples: int, rng: np.random.Generator) -> list[Indices]:
+    """``samples`` samples for each client, at random; none is used twice before all are used."""
+    return list(_cycle(np.arange(len(labels)), clients * samples, rng).reshape(clients, samples))
 
 
+@renamed_keywords(points="samples")
 def power_law(
-    labels: Labels, clients: int, points: int, exponent: float, rng: np.random.Generator
+    labels: Labels, clients: int, samples: int, exponent: float, rng: np.random.Generator
 ) -> list[Indices]:
-    """Sizes by a power law (the k-th largest client ~ k^-exponent), ``points`` on average.
+    """Sizes by a power law (the k-th largest client ~ k^-exponent), ``samples`` on average.
 
-    Who is large is random; every client has at least one point, and labels are
-    as in the whole.
+    Which clients are large is random. Every client has at least one sample, and
+    labels are distributed as in the whole dataset.
     """
     shares = np.arange(1, clients + 1) ** -float(exponent)
-    sizes = np.maximum(1, np.floor(clients * points * shares / shares.sum())).astype(np.int64)
+    sizes = np.maximum(1, np.floor(clients * samples * shares / shares.sum())).astype(np.int64)
     rng.shuffle(sizes)
-    dealt = _deck(np.arange(len(labels)), int(sizes.sum()), rng)
-    return np.split(dealt, np.cumsum(sizes)[:-1])
+    drawn = _cycle(np.arange(len(labels)), int(sizes.sum()), rng)
+    return np.split(drawn, np.cumsum(sizes)[:-1])
 
 
 def natural(starts: Indices, owners: Indices) -> list[Indices]:
-    """Dataset that belong to somebody: client i gets the block of owner ``owners[i]``.
+    """Data that comes with owners: client i gets the block of owner ``owners[i]``.
 
-    ``starts`` has the first point of each owner, and the end of the last.
+    ``starts`` has the first sample of each owner, and the end of the last.
     """
     return [np.arange(starts[owner], starts[owner + 1]) for owner in owners]
 
 
-def _deal(labels: Labels, counts: npt.NDArray[np.int64], rng: np.random.Generator) -> list[Indices]:
-    """Give client i ``counts[i, c]`` points of class c; rows have equal sums."""
-    clients, points = len(counts), int(counts[0].sum())
+def _by_class(
+    labels: Labels, counts: npt.NDArray[np.int64], rng: np.random.Generator
+) -> list[Indices]:
+    """Give client i ``counts[i, c]`` samples of class c; all rows have the same sum."""
+    clients, samples = len(counts), int(counts[0].sum())
     _, members = np.unique(labels, return_inverse=True)
-    owners, dealt = [], []
+    owners, drawn = [], []
     for number in range(counts.shape[1]):
         owners.append(np.repeat(np.arange(clients), counts[:, number]))
-        deck = np.flatnonzero(members == number)
-        dealt.append(_deck(deck, int(counts[:, number].sum()), rng))
+        of_class = np.flatnonzero(members == number)
+        drawn.append(_cycle(of_class, int(counts[:, number].sum()), rng))
     by_owner = np.argsort(np.concatenate(owners), kind="stable")
-    return list(np.concatenate(dealt)[by_owner].reshape(clients, points))
+    return list(np.concatenate(drawn)[by_owner].reshape(clients, samples))
 
 
-def _deck(deck: Indices, wanted: int, rng: np.random.Generator) -> Indices:
-    """``wanted`` cards: the deck shuffled, and shuffled again whenever it is used up."""
-    rounds = -(-wanted // len(deck))
+def _cycle(indices: Indices, wanted: int, rng: np.random.Generator) -> Indices:
+    """``wanted`` of these in a random order; when all are used, again in a new order."""
+    rounds = -(-wanted // len(indices))
     if rounds == 0:
-        return deck[:0]
-    return np.concatenate([rng.permutation(deck) for _ in range(rounds)])[:wanted]
+        return indices[:0]
+    return np.concatenate([rng.permutation(indices) for _ in range(rounds)])[:wanted]
 
 
 def _round_rows(quotas: npt.NDArray[np.float64], total: int) -> npt.NDArray[np.int64]:

@@ -2,54 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedast.aggregation.settings import ServerSide
-from fedast.tasks.task import Allocation, Goal, Indices, Training
-
-if TYPE_CHECKING:
-    import torch
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """What a preset builds: the learning problem, without how it is trained."""
-
-    model: Callable[[], torch.nn.Module]
-    train: Any
-    test: Any
-    partition: Sequence[Indices]
-    final_test: Any = None
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
-    augment: Callable[[torch.Tensor], torch.Tensor] | None = None
+from fedast.tasks.task import Allocation, Goal, Task, Training
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """A named task.
+    """A task by name, so that a configuration can be checked and resolved without its data.
 
     ``training`` is for asynchronous algorithms and ``sync_training`` for
-    synchronous ones, which often want other rates. ``targets`` are by level:
-    low, main and high.
+    synchronous ones, which often want other learning rates. ``targets`` are by
+    level: low, main and high. What a configuration leaves open, these settings
+    fill in; ``build`` brings the model and the data.
     """
 
     name: str
     summary: str
-    build: Callable[[Any, int, int, str], Problem]
-    """(options, clients, seed, task name) -> problem"""
+    build: Callable[[Any, int, int, str], Task]
+    """(options, clients, seed, task name) -> task, with default settings"""
     options: type | None
-    """The dataclass of its options; None: whatever its function takes."""
+    """The dataclass of its options; None: the keywords of the user's function."""
     metric: str = "accuracy"
     targets: Mapping[str, float]
     evaluate_every: int | None = None
     """Rounds between evaluations with asynchronous algorithms; None: the algorithm's default."""
     datasets: tuple[str, ...] = ()
-    """What must be in the cache of data sets."""
+    """The datasets that must be in the cache."""
     goal: Goal = field(default_factory=Goal)
     """Limits that hold unless a configuration says otherwise."""
-    size: float
+    step_cost: float
+    """See ``Task``."""
     training: Training
     sync_training: Training
     server: ServerSide = field(default_factory=ServerSide)

@@ -1,4 +1,4 @@
-"""The tasks that come with fedast, by name (those of installed packages: ``learn.own``)."""
+"""The tasks that come with fedast, by name. (``own`` finds those of installed packages.)"""
 
 from __future__ import annotations
 

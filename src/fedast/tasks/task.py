@@ -1,4 +1,4 @@
-"""A task: a model to learn, the data it is learnt from, and how it is trained."""
+"""A task: a model, the data it learns from, and how it is trained."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedast.aggregation.settings import ServerSide
+from fedast.deprecations import renamed_keywords
 from fedast.tasks.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -20,11 +21,11 @@ Sampling: TypeAlias = Literal["epochs", "independent"]
 
 
 class TrainingFailed(RuntimeError):
-    """Training cannot go on, for want of memory or of a worker; the message says where."""
+    """Training cannot go on, because memory or a worker is gone; the message says where."""
 
 
 class OutOfMemory(TrainingFailed):
-    """The device has no room for it, at least not beside what else is there."""
+    """It does not fit into the device's memory, at least not beside what else is there."""
 
 
 class BadTask(ValueError):
@@ -33,7 +34,7 @@ class BadTask(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How a client trains and how the server steps.
+    """A task's hyperparameters: how its clients train and how the server steps.
 
     ``local_steps`` is tau, ``client_lr`` eta_c, ``server_lr`` eta_s (None:
     the algorithm's own default). ``sampling`` says where mini-batches come
@@ -59,9 +60,9 @@ class Training:
 class Goal:
     """When a task ends (at the first of these) and how often it is evaluated.
 
-    ``evaluate_every`` None means as the algorithm does; ``evaluate_hint`` is a
-    task's own habit in place of an asynchronous algorithm's, scaled like it.
-    ``max_time`` is simulated time since the start of the run, as are
+    ``evaluate_every`` None leaves it to the algorithm; ``evaluate_hint``
+    replaces an asynchronous algorithm's default for this task, and is scaled
+    like it. ``max_time`` is simulated time since the start of the run, as are
     ``join_time`` and ``leave_time``, at which the task is added or removed
     while the others train.
     """
@@ -77,7 +78,7 @@ class Goal:
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """A task's part of the clients; what is None is worked out from the rest of the run.
+    """A task's part of the clients; None is worked out from the rest of the run.
 
     ``requests`` (R) and ``buffer`` (b) are for asynchronous algorithms,
     ``share`` for synchronous ones.
@@ -90,19 +91,19 @@ class Allocation:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One model to train over the clients.
+    """One model to train over the clients: everything a run needs to know about it.
 
     ``model`` builds a fresh, randomly initialised module. ``train`` and
-    ``test`` are pairs of tensors or arrays whose first axis counts points, or
-    map-style data sets of (input, label) pairs, or ``Dataset``; ``partition``
-    gives each client the indices of its training points. The same data may
-    back several tasks. ``final_test`` is a larger test set for the last model
-    only. ``loss`` maps (outputs, labels) to a scalar mean, by default the usual
-    one for the metric; ``metric`` names what is measured on the test set.
-    ``augment`` changes training inputs batch by batch, at random (torch's own
-    generator, which is seeded for each request). ``size`` is the relative work
-    of one local step, for the delay models. ``server`` says what the server does
-    with the updates of a round.
+    ``test`` are pairs of tensors or arrays whose first axis counts samples,
+    map-style datasets of (input, label) pairs, or ``Arrays`` and ``Windows``;
+    ``partition`` gives each client the indices of its training samples. Several
+    tasks may share the same data. ``final_test`` is a larger test set for the
+    last model only. ``loss`` maps (outputs, labels) to a scalar mean, by default
+    the usual one for the metric; ``metric`` names what is measured on the test
+    set. ``augment`` changes training inputs batch by batch, at random (with
+    torch's generator, which is seeded for each request). ``step_cost`` is the
+    relative work of one local step, for the simulated delays. ``server`` says
+    what the server does with the updates of a round.
     """
 
     name: str
@@ -114,7 +115,7 @@ class Task:
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     metric: str = "accuracy"
     augment: Callable[[torch.Tensor], torch.Tensor] | None = None
-    size: float = 1.0
+    step_cost: float = 1.0
     training: Training = Training()
     goal: Goal = Goal()
     allocation: Allocation = Allocation()
@@ -124,7 +125,7 @@ class Task:
         from fedast.tasks.dataset import as_dataset
 
         if not isinstance(self.name, str):
-            raise BadTask(f"a task's name must be text, got {self.name!r}")
+            raise BadTask(f"a task's name must be a string, got {self.name!r}")
         if self.metric not in METRICS:
             self._refuse(f"unknown metric {self.metric!r}; there are {', '.join(METRICS)}")
         for part in ("train", "test", "final_test"):
@@ -139,15 +140,18 @@ class Task:
             parts = [np.asarray(part) for part in self.partition]
         except (TypeError, ValueError) as error:
             self._refuse(f"its partition is not one list of indices per client: {error}")
-        points = len(self.train)
+        samples = len(self.train)
         for client, indices in enumerate(parts):
             if indices.ndim != 1 or (len(indices) and indices.dtype.kind not in "iu"):
-                self._refuse(f"client {client} has no list of whole numbers as its indices")
+                self._refuse(f"client {client} must have a list of integers as its indices")
             if len(indices) == 0:
-                self._refuse(f"client {client} has no training points")
-            if indices.min() < 0 or indices.max() >= points:
-                self._refuse(f"client {client} has an index outside the {points} training points")
+                self._refuse(f"client {client} has no training samples")
+            if indices.min() < 0 or indices.max() >= samples:
+                self._refuse(f"client {client} has an index outside the {samples} training samples")
         object.__setattr__(self, "partition", parts)
 
     def _refuse(self, problem: str) -> NoReturn:
         raise BadTask(f"task {self.name!r}: {problem}")
+
+
+Task.__init__ = renamed_keywords(size="step_cost")(Task.__init__)  # type: ignore[method-assign]

@@ -1,12 +1,12 @@
 """Local training of many clients at once, as stacked copies of the model.
 
 Jobs of one task run side by side: parameters, mini-batches and losses have a
-client axis, data is gathered by index where it lies, and on a GPU one captured
-graph does a whole local step of all clients, with nothing to ask the host.
+client axis, data is gathered by index on its device, and on a GPU one captured
+graph does a whole local step of all clients without involving the host.
 
-Sizes are rounded up to a few steps, so that there are few graphs; the places
-left over repeat the last job and are thrown away. A batch that does not fit
-into memory is split, and stays split.
+Batch sizes are rounded up to few values, so that there are few graphs; the
+places left over repeat the last job, and their results are discarded. A batch
+that does not fit into memory is split, and later ones are as small.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Update, batc
 _log = logging.getLogger(__name__)
 
 MOST = 256
-"""Clients in one batch, at most."""
+"""The most clients in one batch."""
 
 
 def padded(size: int) -> int:
@@ -50,38 +50,40 @@ class BatchedTrainer:
         precision: Precision = "fp32",
         lean: bool = False,
     ) -> None:
-        """``lean``: only what is faster by hand even one by one is stacked."""
+        """``lean``: stack only models whose hand-written step is faster even for one client."""
         self._streams = {name: Stream.of(seed, "train", name) for name in device_tasks}
         self._device_tasks = device_tasks
         self._serial = SerialTrainer(device_tasks, seed)
-        self._lanes: dict[TaskName, _Lane] = {}
+        self._stacked: dict[TaskName, _StackedTask] = {}
         self.alone: dict[TaskName, str] = {}
-        """Tasks whose clients are trained one by one, and why."""
+        """Tasks whose clients are trained one at a time, and why."""
         for name, device_task in device_tasks.items():
             try:
                 if lean and not is_lean(device_task):
                     raise Unstackable("autograd is faster on a CPU")
-                self._lanes[name] = _Lane(device_task, choose(device_task, precision), most or MOST)
+                self._stacked[name] = _StackedTask(
+                    device_task, choose(device_task, precision), most or MOST
+                )
             except Unstackable as problem:
                 self.alone[name] = str(problem)
 
     def limit(self, task: TaskName) -> int:
-        return self._lanes[task].most if task in self._lanes else 1
+        return self._stacked[task].most if task in self._stacked else 1
 
     def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
-        if task not in self._lanes:
+        if task not in self._stacked:
             return self._serial.train(task, jobs)
         device_task, stream = self._device_tasks[task], self._streams[task]
         batches = np.stack([batches_of(device_task, stream, job)[0] for job in jobs], axis=1)
-        return self._lanes[task].train(jobs, batches)
+        return self._stacked[task].train(jobs, batches)
 
     def close(self) -> None:
-        self._lanes.clear()
+        self._stacked.clear()
 
 
 @final
-class _Lane:
-    """One task's engines, one for each padded size."""
+class _StackedTask:
+    """A task whose clients are trained as stacked copies, with an engine per padded size."""
 
     def __init__(self, device_task: DeviceTask, build: Build, most: int) -> None:
         self._device_task = device_task
@@ -106,7 +108,7 @@ class _Lane:
         if len(jobs) == 1:
             raise OutOfMemory(
                 f"task {self._device_task.task.name!r}: not even one client's training fits into "
-                'the device\'s memory; lower its batch_size, or take compute.device = "cpu"'
+                'the device\'s memory; lower its batch_size, or set compute.device = "cpu"'
             )
         self.most = max(1, len(jobs) // 2)
         return self.train(jobs, batches)
@@ -140,7 +142,7 @@ class _Engine:
         base = torch.stack([jobs[place].base for place in places])
         self._net.load(base)
         if self._copied is not None:
-            self._copied.synchronize()  # the last copy may still be waiting for its turn
+            self._copied.synchronize()  # the previous copy may still be in progress
         self._drawn.numpy()[:, : len(jobs)] = batches
         self._drawn.numpy()[:, len(jobs) :] = batches[:, -1:]
         self._batches.copy_(self._drawn, non_blocking=True)
@@ -162,7 +164,7 @@ class _Engine:
         ]
 
     def _step(self) -> None:
-        """One local step of all copies, with nothing asked of the host."""
+        """One local step of all copies, without involving the host."""
         indices = self._batches.index_select(0, self._at)[0]
         inputs, labels = self._device_task.train.batch(indices.flatten())
         self._losses += self._net.step(
@@ -184,7 +186,7 @@ class _Engine:
                 self._step()
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError as problem:  # something of the user's asks the host: step by step then
+        except RuntimeError as problem:  # the user's code needs the host: run it step by step
             torch.cuda.synchronize()
             _log.info("task %r: no graph: %s", self._device_task.task.name, problem)
             return None

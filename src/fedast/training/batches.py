@@ -1,4 +1,4 @@
-"""Which of its points a client uses in which local step."""
+"""Which of its samples a client uses in which local step."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from fedast.tasks.task import Indices, Sampling
 
 
 def draw_batches(
-    points: Indices, batch_size: int, steps: int, sampling: Sampling, rng: np.random.Generator
+    own: Indices, batch_size: int, steps: int, sampling: Sampling, rng: np.random.Generator
 ) -> Indices:
     """The mini-batches of one local training, as a (steps, batch_size) array of indices.
 
-    Epochs are shuffled anew and their incomplete last batch is dropped. A
-    client with fewer points than one batch samples with replacement.
+    ``own`` are the indices of the client's samples. Every epoch has a new
+    order, and its incomplete last batch is dropped. A client with fewer samples
+    than one batch draws with replacement.
     """
-    count = len(points)
+    count = len(own)
     if count < batch_size:
-        return rng.choice(points, size=(steps, batch_size), replace=True)
+        return rng.choice(own, size=(steps, batch_size), replace=True)
     if sampling == "independent":
-        return points[_distinct(count, steps, batch_size, rng)]
+        return own[_distinct(count, steps, batch_size, rng)]
     per_epoch = count // batch_size
     epochs = -(-steps // per_epoch)
-    shuffled = [rng.permutation(points)[: per_epoch * batch_size] for _ in range(epochs)]
+    shuffled = [rng.permutation(own)[: per_epoch * batch_size] for _ in range(epochs)]
     return np.concatenate(shuffled).reshape(-1, batch_size)[:steps]
 
 
 def _distinct(count: int, rows: int, size: int, rng: np.random.Generator) -> Indices:
     """Rows of ``size`` different numbers below ``count``, each row a uniform choice.
 
-    Numbers are drawn one after another and those that were there before are
-    passed over; more are drawn at once than are likely to be needed.
+    Numbers are drawn one after another and repeats are skipped; more are drawn
+    at once than are likely to be needed.
     """
     spare = 8 + 2 * size * size // count
     while count >= 4 * size:

@@ -1,4 +1,4 @@
-"""Which trainer a run gets, and on a CPU which one is faster for each of its tasks."""
+"""Which trainer each task gets; on a CPU, timing decides."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Trainer, Upd
 Kind: TypeAlias = Literal["serial", "processes", "batched"]
 
 _TRIAL = 2
-"""Jobs per worker in a calibration."""
+"""Jobs per worker when trainers are timed."""
 _TOGETHER, _SMALL = 8, 0.02
-"""Clients together in a calibration, and up to how long a local training that is tried (s)."""
+"""Clients in a batch when batched training is timed, and the longest local training (in seconds)
+for which it is."""
 
 
 @final
 class MixedTrainer:
-    """Each task with the trainer that was chosen for it."""
+    """Trains each task with the trainer chosen for it."""
 
     def __init__(
         self,
@@ -63,12 +64,13 @@ class MixedTrainer:
             trainer.close()
 
 
-def calibrate(
+def fastest_trainers(
     device_tasks: Mapping[TaskName, DeviceTask], seed: int, *, workers: int
 ) -> dict[TaskName, Kind]:
-    """The fastest trainer for each task on a CPU, by a few local trainings with each.
+    """The fastest trainer for each task on a CPU, found by timing a few local trainings.
 
-    Clients together pay for nets so small that a step is mostly overhead; there only it is tried.
+    Batching clients pays off only for models so small that a step is mostly overhead, so only
+    those are timed with it.
     """
     if workers < 2:
         return dict.fromkeys(device_tasks, "serial")
@@ -91,7 +93,7 @@ def calibrate(
 
 
 def _time(trainer: Trainer, name: TaskName, device_task: DeviceTask, count: int) -> float:
-    """Seconds per job, after a first round that does not count."""
+    """Seconds per job, after a warm-up round."""
     base = device_task.model.read()
     jobs = [Job(-1 - n, n % len(device_task.task.partition), base) for n in range(count)]
     seconds = []

@@ -1,9 +1,9 @@
-"""A module's state as one flat vector, and back.
+"""A module's state as one flat vector.
 
 The vector holds the parameters (frozen ones last), then the floating-point
 buffers (the running statistics of a normalisation layer, say), which are
 averaged over clients but never stepped, neither by SGD nor by the server.
-Integer buffers stay as the model's constructor made them.
+Integer buffers keep the values that the constructor gave them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Local training in processes of one thread each, over shared memory.
 
-Workers are forked when the data is laid out, so they have models and data
-without a copy. Base models go to them, and updates come back, through memory
-that all share; only numbers travel through pipes. A job's value does not depend
-on who trains it, so results are the same for any number of workers.
+Workers are forked once models and data are built, so they have them without a
+copy. Base models and updates travel through shared memory; only ids go through
+pipes. A job's value does not depend on who trains it, so results are the same
+for any number of workers.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from fedast.training.trainer import DeviceTask, Job, Update
 
 
 def can_fork() -> bool:
-    """Autograd's threads, which it starts where there is a GPU, do not survive a fork."""
+    """Not with a GPU: autograd starts threads there, which do not survive a fork."""
     return "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_available()
 
 
 _PER_WORKER = 8
-"""Jobs of one worker in one go: the last ones to finish keep the others waiting little."""
+"""Jobs per worker in one batch: enough that waiting for the last worker costs little."""
 
 
 @final
@@ -41,8 +41,9 @@ class ProcessTrainer:
         self, device_tasks: Mapping[TaskName, DeviceTask], seed: int, *, workers: int
     ) -> None:
         self._slots = _PER_WORKER * workers
-        self._shelves = {
-            name: _Shelf(device_task, self._slots) for name, device_task in device_tasks.items()
+        self._memory = {
+            name: _SharedMemory(device_task, self._slots)
+            for name, device_task in device_tasks.items()
         }
         self._workers: list[_Worker] = []
         context = multiprocessing.get_context("fork")
@@ -52,7 +53,7 @@ class ProcessTrainer:
             # before it; while one is open, a worker would not notice that the parent is gone.
             ends = [worker.pipe for worker in self._workers] + [here]
             process = context.Process(
-                target=_work, args=(there, ends, device_tasks, seed, self._shelves), daemon=True
+                target=_work, args=(there, ends, device_tasks, seed, self._memory), daemon=True
             )
             process.start()
             there.close()
@@ -68,9 +69,9 @@ class ProcessTrainer:
         return updates
 
     def _train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
-        shelf = self._shelves[task]
+        shared = self._memory[task]
         for slot, job in enumerate(jobs):
-            shelf.bases[slot].copy_(job.base)
+            shared.bases[slot].copy_(job.base)
         for number, worker in enumerate(self._workers):
             worker.send(
                 task,
@@ -82,9 +83,9 @@ class ProcessTrainer:
         for worker in self._workers:
             worker.wait()
         count = len(jobs)
-        deltas, losses = shelf.deltas[:count].clone(), shelf.losses[:count].clone()
+        deltas, losses = shared.deltas[:count].clone(), shared.losses[:count].clone()
         buffers = (
-            shelf.buffers[:count].clone().unbind() if shelf.buffers.numel() else [None] * count
+            shared.buffers[:count].clone().unbind() if shared.buffers.numel() else [None] * count
         )
         return [Update(deltas[slot], losses[slot], buffers[slot]) for slot in range(count)]
 
@@ -95,7 +96,7 @@ class ProcessTrainer:
 
 
 @final
-class _Shelf:
+class _SharedMemory:
     """Shared memory of one task: a base model and an update in every slot."""
 
     def __init__(self, device_task: DeviceTask, slots: int) -> None:
@@ -107,7 +108,7 @@ class _Shelf:
 
 
 def _shared(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Memory that forked processes share; it has no name and needs no cleaning up."""
+    """Anonymous memory that forked processes share; there is nothing to clean up."""
     size = torch.empty(0, dtype=dtype).element_size()
     for side in shape:
         size *= side
@@ -152,7 +153,7 @@ class _Worker:
     def _died(self) -> TrainingFailed:
         self._process.join(timeout=5)
         return TrainingFailed(
-            f"a worker process ended (exit {self._process.exitcode}) while it trained request "
+            f"a worker process ended (exit code {self._process.exitcode}) while training request "
             f"{self._left[0]}"
         )
 
@@ -162,7 +163,7 @@ def _work(
     parents: Sequence[Connection],
     device_tasks: Mapping[TaskName, DeviceTask],
     seed: int,
-    shelves: Mapping[TaskName, _Shelf],
+    memory: Mapping[TaskName, _SharedMemory],
 ) -> None:
     for end in parents:
         end.close()
@@ -174,15 +175,15 @@ def _work(
         try:
             task, jobs = pipe.recv()
         except (EOFError, OSError):
-            os._exit(0)  # the parent is done, or gone; nothing here needs tidying up
-        shelf = shelves[task]
+            os._exit(0)  # the parent is done, or gone; there is nothing to clean up
+        shared = memory[task]
         for slot, request, client in jobs:
             try:
-                (update,) = trainer.train(task, [Job(request, client, shelf.bases[slot])])
-                shelf.deltas[slot].copy_(update.delta)
-                shelf.losses[slot].copy_(update.loss)
+                (update,) = trainer.train(task, [Job(request, client, shared.bases[slot])])
+                shared.deltas[slot].copy_(update.delta)
+                shared.losses[slot].copy_(update.loss)
                 if update.buffers is not None:
-                    shelf.buffers[slot].copy_(update.buffers)
+                    shared.buffers[slot].copy_(update.buffers)
                 said: str | RequestId = request
             except Exception as error:
                 said = f"{type(error).__name__}: {error}"
@@ -195,7 +196,7 @@ def _work(
 
 
 def keep_memory() -> None:
-    """Let the C library keep freed memory instead of asking for it anew at every local step."""
+    """Let the C library keep freed memory instead of requesting it again at every local step."""
     if sys.platform == "linux":
         try:
             libc = ctypes.CDLL("libc.so.6")

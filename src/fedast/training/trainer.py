@@ -36,27 +36,27 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What comes back: the mean stochastic gradient (Delta) of the parameters and the mean training
-    loss."""
+    """What a local training gives: the mean stochastic gradient (Delta) of the parameters and the
+    mean training loss."""
 
     delta: torch.Tensor
     loss: torch.Tensor
     buffers: torch.Tensor | None = None
     """The values of the model's floating-point buffers after the training; None if it has none."""
     saturated: torch.Tensor | None = None
-    """Whether (1 or 0) a value was too large for fp16 on the way and was cut off; None if this was
-    not trained in fp16."""
+    """Whether (1 or 0) a value was too large for fp16 and was clipped; None unless trained in
+    fp16."""
 
 
 class Trainer(Protocol):
     def limit(self, task: TaskName) -> int:
-        """How many jobs of a task it likes to have at once; what is asked for one by one is 1."""
+        """How many jobs of a task it takes at once; 1 if there is nothing to gain from more."""
         ...
 
     def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]: ...
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release what it holds, such as worker processes."""
         ...
 
 
@@ -76,7 +76,10 @@ def batches_of(device_task: DeviceTask, stream: Stream, job: Job) -> tuple[Indic
 
 @dataclass(frozen=True, slots=True)
 class DeviceTask:
-    """A task laid out on a device: a working copy of its model, its data, its loss."""
+    """A task on the device that trains it: its data moved there, and one working copy of its model.
+
+    It exists because a ``Task`` is a description that knows no device and builds no module.
+    """
 
     task: Task
     model: FlatModel
@@ -92,9 +95,10 @@ class DeviceTask:
         device: torch.device,
         moved: dict[int, Dataset] | None = None,
     ) -> DeviceTask:
-        """Lay a task out; its initial model depends on the run's seed and the task's name.
+        """Build a task's model and move its data; the model depends on the run's seed and the
+        task's name.
 
-        ``moved`` remembers what is on the device already, for tasks that share data.
+        ``moved`` holds what is on the device already, for tasks that share data.
         """
         with seeded(Stream.of(seed, "init", task.name), torch.device("cpu")):
             try:
@@ -107,9 +111,9 @@ class DeviceTask:
                 f"it gave {type(module).__name__}"
             )
         moved = {} if moved is None else moved
-        for points in (task.train, task.test):
-            if id(points) not in moved:
-                moved[id(points)] = points.to(device)
+        for dataset in (task.train, task.test):
+            if id(dataset) not in moved:
+                moved[id(dataset)] = dataset.to(device)
         device_task = cls(
             task=task,
             model=FlatModel(module, device),
@@ -126,10 +130,10 @@ class DeviceTask:
         return self.task.loss is None and METRICS[self.task.metric].default_loss is cross_entropy
 
     def try_out(self) -> None:
-        """Find out before the run, not in it, whether model, data and loss fit together.
+        """Check before the run that model, data and loss fit together.
 
-        Two points of every part go through the model, the loss and, for
-        training, its gradient; nothing of the model changes.
+        Two samples of every part go through the model, the loss and, for
+        training, its gradient; the model is left unchanged.
         """
         name = f"task {self.task.name!r}"
         if not self.model.parameters:
@@ -139,10 +143,10 @@ class DeviceTask:
         if self.task.final_test is not None:
             parts["final_test"] = self.task.final_test.to(device)
         state = {name: value.clone() for name, value in self.model.module.state_dict().items()}
-        for part, points in parts.items():
+        for part, dataset in parts.items():
             self.model.module.train(part == "train")
             try:
-                inputs, labels = points.batch(torch.arange(min(2, len(points)), device=device))
+                inputs, labels = dataset.batch(torch.arange(min(2, len(dataset)), device=device))
                 with seeded(Stream(0), device):
                     if part == "train" and self.task.augment is not None:
                         inputs = self.task.augment(inputs)
@@ -152,7 +156,7 @@ class DeviceTask:
                         torch.autograd.grad(loss, self.model.parameters, allow_unused=True)
             except torch.OutOfMemoryError as error:
                 raise OutOfMemory(
-                    f"{name}: out of memory before it has begun; make room on the device, or take "
+                    f"{name}: out of memory before training began; free some, or set "
                     f'compute.device = "cpu" ({error})'
                 ) from None
             except Exception as error:  # whatever the user's own code raises
@@ -160,7 +164,7 @@ class DeviceTask:
                 raise BadTask(f"{name}: model, loss and {part} data do not fit: {said}") from error
             if self.task.metric == "accuracy" and labels.shape != outputs.argmax(dim=1).shape:
                 raise BadTask(
-                    f"{name}: accuracy needs one class number per point, {part} labels have shape "
+                    f"{name}: accuracy needs one class number per sample, {part} labels have shape "
                     f"{tuple(labels.shape)} for outputs of shape {tuple(outputs.shape)}"
                 )
             if self.task.metric == "rmse" and labels.numel() != outputs.numel():
@@ -168,18 +172,18 @@ class DeviceTask:
                     f"{name}: rmse needs a label per output, {part} labels have shape "
                     f"{tuple(labels.shape)} for outputs of shape {tuple(outputs.shape)}"
                 )
-            self._check_labels(f"{name}: {part}", points, outputs.shape)
+            self._check_labels(f"{name}: {part}", dataset, outputs.shape)
         self.model.module.load_state_dict(state)
 
-    def _check_labels(self, where: str, points: Dataset, shape: Sequence[int]) -> None:
+    def _check_labels(self, where: str, dataset: Dataset, shape: Sequence[int]) -> None:
         """Class numbers must be classes of the model, where the loss takes class numbers."""
         if (
             not self.usual_loss
-            or not isinstance(points, Arrays)
-            or points.labels.is_floating_point()
+            or not isinstance(dataset, Arrays)
+            or dataset.labels.is_floating_point()
         ):
             return
-        low, high = int(points.labels.min()), int(points.labels.max())
+        low, high = int(dataset.labels.min()), int(dataset.labels.max())
         if low < 0 or high >= shape[1]:
             wrong = low if low < 0 else high
             raise BadTask(f"{where} has label {wrong}, outside the model's {shape[1]} classes")
@@ -229,7 +233,7 @@ class SerialTrainer:
 
 @contextmanager
 def seeded(stream: Stream, device: torch.device) -> Iterator[torch.Generator]:
-    """Torch's own generator on a device set to a stream for a block, then as it was before."""
+    """Seed torch's own generator on a device from a stream for a block, then restore it."""
     generator = torch.default_generator
     if device.type == "cuda":
         generator = torch.cuda.default_generators[device.index or 0]

@@ -1,9 +1,9 @@
-"""Where data sets live on this machine: verified, complete or not there at all.
+"""Where datasets live on this machine: complete and verified, or not there at all.
 
-A data set is a folder of ``.npy`` files and a ``manifest.json`` that says where
-it came from and what each file's SHA-256 is. It is made under another name and
-renamed when it is whole, under a lock, so that two processes that fetch at the
-same time do no harm and a failure leaves nothing behind.
+A dataset is a folder of ``.npy`` files and a ``manifest.json`` that says where
+it came from and what each file's SHA-256 is. It is written under another name
+and renamed when it is complete, under a lock, so that two processes can fetch at
+the same time and a failure leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 
 
 class DataError(Exception):
-    """A data set that cannot be had or used; the message says which, why and what to do."""
+    """A dataset that cannot be fetched or used; the message says which, why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A data set in the cache."""
+    """A dataset in the cache."""
 
     name: str
     folder: Path
@@ -42,7 +43,7 @@ class Stored:
     notes: Mapping[str, Any]
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """One of its arrays, mapped into memory, not copied."""
+        """One of its arrays, memory-mapped."""
         found: npt.NDArray[Any] = np.load(
             self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False
         )
@@ -59,7 +60,7 @@ def cache_folder() -> Path:
 
 
 def find(name: str) -> Stored | None:
-    """A data set that is in the cache, by its manifest; its checksums are not computed."""
+    """A dataset that is in the cache, by its manifest; its checksums are not computed."""
     folder = cache_folder() / name
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -96,7 +97,7 @@ def verify(stored: Stored) -> bool:
 def store(
     name: str, arrays: Mapping[str, npt.NDArray[Any]], source: str, notes: Mapping[str, Any]
 ) -> Stored:
-    """Put a data set into the cache, whole, in place of what was there."""
+    """Put a complete dataset into the cache, replacing what was there."""
     with scratch() as draft:
         files = {}
         for key, array in arrays.items():
@@ -120,7 +121,7 @@ def store(
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder beside the data sets that is gone afterwards, whatever happens."""
+    """A temporary folder beside the datasets, removed afterwards whatever happens."""
     base = cache_folder()
     try:
         base.mkdir(parents=True, exist_ok=True)
@@ -142,7 +143,7 @@ def _umask() -> int:
 
 
 def sweep() -> None:
-    """Remove what processes that were killed have left half-made, a day ago or more."""
+    """Remove what killed processes left unfinished a day ago or more."""
     for left in cache_folder().glob(".making-*"):
         if time.time() - left.stat().st_mtime > 86_400:
             shutil.rmtree(left, ignore_errors=True)
@@ -150,24 +151,21 @@ def sweep() -> None:
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """One process at a time may make this data set; the others wait."""
+    """One process at a time may make this dataset; the others wait."""
     base = cache_folder()
+    lock = FileLock(base / f".{name}.lock")
     try:
         base.mkdir(parents=True, exist_ok=True)
-        file = (base / f".{name}.lock").open("w")
+        lock.acquire()
     except OSError as error:
         raise DataError(
             f"{base}: cannot be written ({error.strerror}); set FEDAST_DATA to another folder"
         ) from error
-    with file:
-        try:
-            import fcntl
-        except ImportError:  # no file locks on this system: renaming is atomic all the same
-            yield
-            return
-        fcntl.flock(file, fcntl.LOCK_EX)
+    try:
         sweep()
         yield
+    finally:
+        lock.release()
 
 
 def sha256(path: Path) -> str:

@@ -33,18 +33,18 @@ def digits() -> tuple[Arrays, Arrays]:
 
 
 def synthetic(
-    clients: int, alpha: float, beta: float, max_points: int, rng: np.random.Generator
+    clients: int, alpha: float, beta: float, max_samples: int, rng: np.random.Generator
 ) -> tuple[Arrays, Arrays, list[Indices]]:
     """LEAF's and FedProx's synthetic(alpha, beta): (train, test, partition).
 
     Li et al., "Federated Optimization in Heterogeneous Networks", 2020. Client
-    k labels its points by its own softmax model W_k ~ N(u_k, 1), b_k ~ N(u_k, 1)
+    k labels its samples by its own softmax model W_k ~ N(u_k, 1), b_k ~ N(u_k, 1)
     with u_k ~ N(0, alpha), and draws inputs x ~ N(v_k, Sigma), v_k ~ N(B_k, 1),
-    B_k ~ N(0, beta), Sigma diagonal with j^-1.2. Sizes are lognormal(4, 2) + 50,
-    here at most ``max_points``; a fifth of every client's points is test data.
+    B_k ~ N(0, beta), Sigma diagonal with j^-1.2. Clients have lognormal(4, 2) + 50 samples,
+    here at most ``max_samples``; a fifth of every client's samples is test data.
     """
     features, classes = 60, 10
-    sizes = np.minimum(rng.lognormal(4.0, 2.0, clients).astype(np.int64) + 50, max_points)
+    sizes = np.minimum(rng.lognormal(4.0, 2.0, clients).astype(np.int64) + 50, max_samples)
     scale = np.arange(1, features + 1) ** -0.6  # the square root of Sigma's diagonal
     inputs, labels, held_out = [], [], []
     for size in sizes:

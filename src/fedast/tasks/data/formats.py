@@ -99,7 +99,7 @@ def read_cifar_batch(path: Path, label_key: str) -> tuple[Images, Labels]:
 def check_images(
     name: str, arrays: Mapping[str, npt.NDArray[Any]], classes: int, shape: tuple[int, ...]
 ) -> None:
-    """What must be true of an image data set before it is stored."""
+    """What must be true of an image dataset before it is stored."""
     for part in ("train", "test"):
         images, labels = arrays[f"{part}_x"], arrays[f"{part}_y"]
         if labels.ndim != 1:
@@ -112,4 +112,4 @@ def check_images(
             raise DataError(f"{name}: a {part} label is outside the {classes} classes")
         absent = np.flatnonzero(np.bincount(labels, minlength=classes) == 0)
         if part == "train" and len(absent):
-            raise DataError(f"{name}: class {absent[0]} has no training points")
+            raise DataError(f"{name}: class {absent[0]} has no training samples")

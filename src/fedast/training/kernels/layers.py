@@ -1,8 +1,8 @@
-"""Stacked feed-forward nets by hand: forward, backward and SGD in one pass over the layers.
+"""Hand-written stacked feed-forward nets: forward, backward and SGD in one pass over the layers.
 
 For sequences of linear and convolutional layers with ReLU, max pooling and
-flattening, trained with cross-entropy. Every layer steps its own parameters on
-the way back, right after it has passed the gradient on, so no gradient of a
+flattening, trained with cross-entropy. In the backward pass every layer steps its
+own parameters right after it has passed the gradient on, so no gradient of a
 weight matrix is ever stored: the matrix product that makes it also adds it.
 """
 
@@ -23,11 +23,11 @@ _KNOWN = (nn.Linear, nn.ReLU, nn.Flatten, nn.MaxPool2d, nn.Conv2d)
 
 
 class Layer(Protocol):
-    """One layer of all copies. Inputs and outputs have the axes (copy, point, ...)."""
+    """One layer of all copies. Inputs and outputs have the axes (copy, sample, ...)."""
 
     @property
     def parameters(self) -> int:
-        """How many tensors of the model's parameters are its own."""
+        """How many of the model's parameter tensors belong to it."""
         ...
 
     def load(self, given: Tensors) -> None: ...
@@ -37,11 +37,11 @@ class Layer(Protocol):
     def forward(self, x: torch.Tensor) -> torch.Tensor: ...
 
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
-        """Step the parameters; the gradient of the input, or anything if nobody wants it."""
+        """Step the parameters; give the gradient of the input, or anything unless ``wants_dx``."""
         ...
 
     def forget(self) -> None:
-        """Let go of what ``forward`` kept for the way back."""
+        """Release what ``forward`` kept for ``backward``."""
         ...
 
 
@@ -91,7 +91,7 @@ class ReLU:
         return []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self._y = x.relu_()  # what came in is nobody else's
+        self._y = x.relu_()  # nobody else uses the input
         return self._y
 
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
@@ -128,7 +128,7 @@ class Flatten:
 
 @final
 class MaxPool:
-    """2x2 windows that do not overlap. Of equal values the first counts, as everywhere in torch."""
+    """2x2 windows that do not overlap. Of equal values the first wins, as in torch."""
 
     parameters = 0
 
@@ -174,7 +174,7 @@ def _corners(x: torch.Tensor) -> Tensors:
 
 @final
 class Conv:
-    """Convolutions with a step of one; all copies are groups of one convolution."""
+    """Convolutions of stride one; all copies are groups of one convolution."""
 
     parameters = 2
 
@@ -229,7 +229,7 @@ class Conv:
 
 
 def _side_by_side(x: torch.Tensor) -> torch.Tensor:
-    """(copy, point, channel, ...) -> (point, copy and channel, ...)"""
+    """(copy, sample, channel, ...) -> (sample, copy and channel, ...)"""
     return x.transpose(0, 1).flatten(1, 2)
 
 
@@ -245,7 +245,7 @@ class LayeredNet:
         self._layers = layers
         self._layout = layout
         self.saturated = saturated
-        """The marks of the layers that compute in fp16."""
+        """The marks of layers that compute in fp16."""
 
     def load(self, flat: torch.Tensor) -> None:
         parts = self._layout.split(flat)
@@ -266,7 +266,7 @@ class LayeredNet:
 
     @torch.no_grad()
     def scores(self, inputs: torch.Tensor) -> torch.Tensor:
-        """What the copies say about points."""
+        """The copies' outputs for these samples."""
         try:
             return self._forward(inputs)
         finally:
@@ -280,20 +280,20 @@ class LayeredNet:
 
 
 def cross_entropy(scores: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each copy's mean loss over its points, and its gradient by the scores."""
-    points = scores.shape[1]
+    """Each copy's mean loss over its samples, and its gradient by the scores."""
+    samples = scores.shape[1]
     logs = torch.log_softmax(scores, dim=2)
     picked = labels[:, :, None]
     losses = -logs.gather(2, picked).mean(dim=(1, 2))
     gradient = logs.exp_()
     gradient.scatter_add_(2, picked, torch.full_like(picked, -1.0, dtype=gradient.dtype))
-    return losses, gradient.div_(points)
+    return losses, gradient.div_(samples)
 
 
 def layered(
     module: nn.Module, copies: int, descent: Descent, precision: Precision = "fp32"
 ) -> LayeredNet:
-    """A net by hand from a sequence of known layers, or ``Unstackable``."""
+    """A hand-written net from a sequence of known layers, or ``Unstackable``."""
     parts = flattened(module)
     layers: list[Layer] = []
     saturated: torch.Tensor | None = None
@@ -311,7 +311,7 @@ def layered(
 
 
 def with_kernels(module: nn.Module) -> list[nn.Conv2d]:
-    """The convolutions that a net begins with, as far as kernels for them exist."""
+    """The convolutions at the start of a net that there are kernels for."""
     parts = flattened(module)
     found: list[nn.Conv2d] = []
     while len(parts) >= 3:
@@ -338,7 +338,7 @@ def with_kernels(module: nn.Module) -> list[nn.Conv2d]:
 
 
 def _pool_first(parts: Sequence[nn.Module]) -> list[nn.Module]:
-    """ReLU and max pooling change places, which changes nothing: a quarter is left for ReLU."""
+    """Swap ReLU and max pooling: the result is the same, and ReLU has a quarter of the work."""
     parts = list(parts)
     for place, (one, other) in enumerate(pairwise(parts)):
         if type(one) is nn.ReLU and type(other) is nn.MaxPool2d:

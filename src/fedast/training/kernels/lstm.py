@@ -1,10 +1,10 @@
-"""Stacked copies of the character LSTM by hand.
+"""Hand-written stacked copies of the character LSTM.
 
-The state is zero at first and only the last output counts. The embedding meets
-the input weights before the loop, in a table with a row per symbol; the loop
-has one matrix product and one cell per character, and so has the way back (on a
-GPU they are one kernel). The gradients of all weights are matrix products over
-all characters, after it.
+The state starts at zero and only the last output counts. The embedding is
+multiplied by the input weights before the loop, into a table with a row per
+symbol; the loop has one matrix product and one cell per character, and so has
+the backward pass (on a GPU each is one kernel). After it, the gradients of all
+weights are matrix products over all characters.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def with_kernels(module: CharLSTM) -> bool:
     return module.out.weight.is_cuda and module.out.weight.dtype == torch.float32
 
 
-def settled(module: CharLSTM, precision: Precision) -> Precision:
-    """As wished, or TF32 if the device has too little memory per program for half precision."""
+def usable_precision(module: CharLSTM, precision: Precision) -> Precision:
+    """``precision``, or TF32 if the device has too little shared memory for half precision."""
     if precision not in ("fp16", "bf16") or not with_kernels(module):
         return precision
     from fedast.training.kernels.cell import has_room  # needs Triton
@@ -43,7 +43,7 @@ class CharLSTMNet:
         self._keep = 1.0 - descent.rate * descent.decay
         self._rate = descent.rate
         self._hidden = module.lstm.hidden_size
-        self._precision = settled(module, precision)
+        self._precision = usable_precision(module, precision)
         weight = module.out.weight
         self._kernels = with_kernels(module)
         self._parameters = [weight.new_zeros((copies, *shape)) for shape in self._layout.shapes]
@@ -63,7 +63,7 @@ class CharLSTMNet:
 
     @torch.no_grad()
     def scores(self, inputs: torch.Tensor) -> torch.Tensor:
-        """What the copies say about points; only where there are kernels, in half precision."""
+        """The copies' outputs for these samples; only with the kernels, in half precision."""
         from fedast.training.kernels.cell import last_states
 
         w_state, w_out, b_out = (self._parameters[place] for place in (2, 5, 6))
@@ -78,20 +78,20 @@ class CharLSTMNet:
     @torch.no_grad()
     def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         embedding, w_in, w_state, b_in, b_state, w_out, b_out = self._parameters
-        copies, points, length = inputs.shape
+        copies, samples, length = inputs.shape
         hidden, symbols = self._hidden, embedding.shape[1]
         table = self._table()
-        states = table.new_zeros(copies, length + 1, points, hidden)
+        states = table.new_zeros(copies, length + 1, samples, hidden)
         cells = torch.zeros_like(states)
-        gates = table.new_empty(copies, length, points, 4 * hidden)
+        gates = table.new_empty(copies, length, samples, 4 * hidden)
         self._forward(table, inputs, states, cells, gates)
         scores = torch.baddbmm(b_out[:, None], states[:, length], w_out.mT)
         losses, d_scores = cross_entropy(scores, labels)
         d_gates = self._backward(torch.bmm(d_scores, w_out), cells, gates)
-        # All characters of all points behind one another.
-        d_all = d_gates.view(copies, length * points, 4 * hidden)
+        # All characters of all samples, one after another.
+        d_all = d_gates.view(copies, length * samples, 4 * hidden)
         before = states[:, :-1].flatten(1, 2)
-        hot = d_all.new_zeros(copies, length * points, symbols)
+        hot = d_all.new_zeros(copies, length * samples, symbols)
         hot.scatter_(2, inputs.mT.reshape(copies, -1, 1), 1.0)
         d_table = torch.bmm(hot.mT, d_all)
         d_bias = d_table.sum(dim=1)
@@ -116,7 +116,7 @@ class CharLSTMNet:
         cells: torch.Tensor,
         gates: torch.Tensor,
     ) -> None:
-        """Fill states, cells and gates (input, forget, candidate, output, as they act)."""
+        """Fill states, cells and gates (input, forget, candidate, output; after activation)."""
         weight = self._parameters[2]
         if self._kernels:
             from fedast.training.kernels.cell import run_forward  # needs Triton

@@ -1,4 +1,4 @@
-"""What stacked copies of a model can do, and which implementation a model gets."""
+"""The interface of stacked copies of a model, and what their implementations share."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Precision: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16"]
 """Of matrix products on a GPU and, for fp16 and bf16, of what the kernels for convolutions store
 between layers. The parameters, and everything else, are in the model's own precision."""
 
-ENLARGED = 1024.0
-"""By how much gradients are enlarged in fp16, so that they are not too small for it."""
+GRADIENT_SCALE = 1024.0
+"""Gradients are stored multiplied by this in fp16, so that small ones do not underflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class Descent:
 
 
 class Net(Protocol):
-    """C copies of a model at work. Its tensors stay where they are, for graphs to be captured."""
+    """C copies of a model in training. Its tensors never move, so graphs can be captured."""
 
     @property
     def saturated(self) -> torch.Tensor | None:
-        """For each copy, whether (1) or not (0) a value has been too large for fp16 and was cut off
-        since ``load``; None where nothing is ever cut off."""
+        """For each copy, whether (1) or not (0) a value too large for fp16 was clipped since
+        ``load``; None if nothing is ever clipped."""
         ...
 
     def load(self, flat: torch.Tensor) -> None:
@@ -47,7 +47,7 @@ class Net(Protocol):
 
 
 class Unstackable(Exception):
-    """These copies cannot be run side by side; the message says why."""
+    """Copies of this model cannot be run side by side; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
