@@ -39,22 +39,28 @@ def refused(*arguments: str) -> str:
 
 
 def test_help_is_light() -> None:
+    """Of the whole command and of every subcommand: the modules of the commands load only click."""
     probe = (
         "import sys\n"
+        "from click import Group\n"
         "from click.testing import CliRunner\n"
         "from fedast.cli.main import cli\n"
-        "found = CliRunner().invoke(cli, ['--help'])\n"
-        "assert found.exit_code == 0 and 'compare' in found.output, found.output\n"
-        "heavy = {'torch', 'sklearn', 'matplotlib', 'pydantic'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
+        "def helps(command, *path):\n"
+        "    found = CliRunner().invoke(cli, [*path, '--help'])\n"
+        "    assert found.exit_code == 0 and 'Usage' in found.output, found.output\n"
+        "    for name in command.commands if isinstance(command, Group) else ():\n"
+        "        helps(command.commands[name], *path, name)\n"
+        "helps(cli)\n"
+        "heavy = {'torch', 'sklearn', 'matplotlib', 'pydantic', 'numpy', 'nats', 'rich'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)
     probe = "import fedast, sys; assert 'torch' not in sys.modules; fedast.simulate"
     subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)
 
 
-def without_torch(*arguments: str) -> str:
-    """What a command prints, in a process in which it must not import torch."""
+def light(*arguments: str) -> str:
+    """What a command prints, in a process in which it must import neither torch nor nats."""
     probe = (
         "import sys\n"
         "from click.testing import CliRunner\n"
@@ -62,7 +68,7 @@ def without_torch(*arguments: str) -> str:
         f"found = CliRunner().invoke(cli, {list(arguments)!r})\n"
         "assert found.exit_code == 0, found.output\n"
         "print(found.output)\n"
-        "assert 'torch' not in sys.modules\n"
+        "assert not {'torch', 'nats'} & set(sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", probe], timeout=60, capture_output=True, text=True
@@ -72,14 +78,14 @@ def without_torch(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("what", ["algorithms", "tasks", "delays", "availability", "server"])
-def test_list_needs_no_torch(what: str) -> None:
-    entries = json.loads(without_torch("list", what, "--json"))
+def test_list_is_light(what: str) -> None:
+    entries = json.loads(light("list", what, "--json"))
     assert len(entries) >= 3
     assert all(entry["summary"] for entry in entries.values())
 
 
-def test_validate_needs_no_torch() -> None:
-    assert "valid: fedast-d, 100 clients, 2 tasks" in without_torch("validate", QUICK)
+def test_validate_is_light() -> None:
+    assert "valid: fedast-d, 100 clients, 2 tasks" in light("validate", QUICK)
 
 
 def test_every_algorithm_option_is_explained() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedast.algorithms.fedast import FedAST
-from fedast.cli.running import load_noted
+from fedast.cli.loading import load_noted
 from fedast.config.cautions import clients_per_round
 from fedast.config.load import apply_settings, load, parse
 from fedast.config.no_effect import notes_of

@@ -161,14 +161,18 @@ def reference() -> str:
         'With any algorithm, under a `[[tasks]]`: `server_step = "momentum"`, or with options',
         '`server_step = { rule = "momentum", beta = 0.5 }`; so too `combining` and `calibration`.',
     ]
-    for module in ("stepping", "combining", "calibration"):
+    for module, key in (
+        ("server_optimizers", "server_step"),
+        ("aggregators", "combining"),
+        ("calibration", "calibration"),
+    ):
         text = inspect.getdoc(import_module(f"fedast.aggregation.{module}")) or ""
         lines += ["", *text.splitlines()]
         for entry in entries("server"):
-            if entry.name.startswith(("server_step", module)[module != "stepping"]):
+            if entry.name.startswith(key):
                 lines += ["", f"## {entry.name}", "", entry.summary]
                 lines += _option_table(entry) if entry.options else []
-    for module, title in (("weighting", "Allocation"), ("selection", "Client selection")):
+    for module, title in (("allocation", "Allocation"), ("selection", "Client selection")):
         text = inspect.getdoc(import_module(f"fedast.algorithms.{module}")) or ""
         lines += ["", f"# {title}", "", *text.splitlines()]
     return "\n".join(lines) + "\n"

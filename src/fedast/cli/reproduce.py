@@ -14,7 +14,8 @@ import click
 from rich.console import Console
 from rich.padding import Padding
 
-from fedast.cli.running import interruptible, prepare_data
+from fedast.cli.interrupt import interruptible
+from fedast.cli.loading import prepare_data
 from fedast.config.errors import ConfigError
 from fedast.config.load import check_running
 from fedast.records.run import RunResult, write_atomically

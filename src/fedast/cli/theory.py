@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from fedast.algorithms.theory import Problem
-from fedast.cli.running import load_noted
+from fedast.cli.loading import load_noted
 from fedast.cli.tables import new_table
 from fedast.config.load import load
 from fedast.config.schema import SyncST

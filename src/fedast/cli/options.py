@@ -1,0 +1,67 @@
+"""Options that several commands have. Imports nothing but click, so that help is quick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+TRAINERS = ("serial", "processes", "batched")
+
+
+def set_option(help: str = "Override a key.") -> Decorator:  # noqa: A002, as click calls it
+    return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=help)
+
+
+def device_option(help: str) -> Decorator:  # noqa: A002
+    return click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help=help)
+
+
+def precision_option(help: str) -> Decorator:  # noqa: A002
+    choices = click.Choice(["auto", "fp32", "tf32", "fp16", "bf16"])
+    return click.option("--precision", type=choices, help=help)
+
+
+def jobs_option(help: str = "Runs at a time; default: one a core.") -> Decorator:  # noqa: A002
+    return click.option("--jobs", type=click.IntRange(min=1), help=help)
+
+
+def quiet_option(help: str = "Print only the end result.") -> Decorator:  # noqa: A002
+    return click.option("--quiet", "-q", is_flag=True, help=help)
+
+
+def json_option(help: str = "Print the result as JSON only.") -> Decorator:  # noqa: A002
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+def offline_option() -> Decorator:
+    return click.option("--offline", is_flag=True, help="Refuse to fetch data that is not cached.")
+
+
+def folder_argument() -> Decorator:
+    return click.argument("folder", type=click.Path(file_okay=False))
+
+
+def config_argument(**attributes: Any) -> Decorator:
+    return click.argument("config", type=click.Path(dir_okay=False), **attributes)
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of the commands that simulate configurations: ``run`` and ``compare``."""
+    for option in (
+        set_option("Override a key, such as simulation.clients=50; repeatable."),
+        device_option("Where to train; default: what the configuration says."),
+        click.option("--trainer", type=click.Choice(["auto", *TRAINERS]),
+                     help="How to train; default: what the configuration says."),
+        precision_option("Of matrix products on a GPU; default: fp16."),
+        click.option("--events", is_flag=True, help="Also write events.jsonl, every event."),
+        click.option("--overwrite", is_flag=True, help="Replace a run that is already there."),
+        offline_option(),
+        quiet_option(),
+        json_option(),
+    ):  # fmt: skip
+        command = option(command)
+    return command
