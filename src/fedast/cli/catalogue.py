@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
-import textwrap
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
 from typing import Any, Literal, get_args, get_origin
 
 import click
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from rich.console import Console
 
 from fedast.config.schema import (
@@ -59,13 +57,13 @@ def entries(what: str) -> list[Entry]:
             preset.name,
             f"{preset.summary}; target {preset.metric} {_levels(preset.targets)}",
             tuple(
-                Option(f.name, None if f.default is MISSING else f.default, notes.get(f.name, ""))
+                Option(f.name, None if f.default is MISSING else f.default, help_of.get(f.name, ""))
                 for f in fields(preset.options)
             ),
         )
         for preset in PRESETS.values()
         if preset.options is not None
-        for notes in [_all_notes(preset.options)]
+        for help_of in [_descriptions(preset.options)]
     ] + [Entry(name, f"plug-in: {where}", ()) for name, where in plugins().items()]
 
 
@@ -74,15 +72,14 @@ def _levels(targets: Mapping[str, float]) -> str:
 
 
 def _section_entry(name: str, section: type[BaseModel]) -> Entry:
-    notes = _all_notes(section)
     options = tuple(
         Option(
             key,
             "required" if field.is_required() else field.default,
-            _with_choices(" ".join(notes.get(key, "").split()), field.annotation),
+            _with_choices(" ".join((field.description or "").split()), field.annotation),
         )
         for key, field in section.model_fields.items()
-        if key not in ("name", "model") and not (key == "rule" and "rule" not in notes)
+        if key not in ("name", "model") and not (key == "rule" and field.description is None)
     )
     return Entry(name, inspect.getdoc(section) or "", options)
 
@@ -99,28 +96,13 @@ def _words(annotation: Any) -> list[str]:
     return [word for part in get_args(annotation) for word in _words(part)]
 
 
-def _all_notes(kind: type) -> dict[str, str]:
-    notes: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        if base.__module__.startswith("fedast."):
-            notes |= _notes(base)
-    return notes
-
-
-def _notes(kind: type) -> dict[str, str]:
-    """The strings that stand under a class's fields in its source."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    notes, field = {}, ""
-    for statement in body.body:
-        match statement:
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                field = name
-            case ast.Expr(value=ast.Constant(value=str(text))) if field:
-                notes[field] = text
-            case _:
-                field = ""
-    return notes
+def _descriptions(options: type) -> dict[str, str]:
+    """The strings under the fields of a dataclass; its schema has only those that it adds."""
+    found: dict[str, str] = {}
+    for kind in reversed(options.__mro__[:-1]):
+        for name, field in TypeAdapter(kind).json_schema()["properties"].items():
+            found |= {name: field["description"]} if "description" in field else {}
+    return found
 
 
 _RULES = {

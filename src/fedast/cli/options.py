@@ -12,29 +12,29 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 TRAINERS = ("serial", "processes", "batched")
 
 
-def set_option(help: str = "Override a key.") -> Decorator:  # noqa: A002, as click calls it
-    return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=help)
+def set_option(text: str = "Override a key.") -> Decorator:
+    return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=text)
 
 
-def device_option(help: str) -> Decorator:  # noqa: A002
-    return click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help=help)
+def device_option(text: str) -> Decorator:
+    return click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help=text)
 
 
-def precision_option(help: str) -> Decorator:  # noqa: A002
+def precision_option(text: str) -> Decorator:
     choices = click.Choice(["auto", "fp32", "tf32", "fp16", "bf16"])
-    return click.option("--precision", type=choices, help=help)
+    return click.option("--precision", type=choices, help=text)
 
 
-def jobs_option(help: str = "Runs at a time; default: one a core.") -> Decorator:  # noqa: A002
-    return click.option("--jobs", type=click.IntRange(min=1), help=help)
+def jobs_option(text: str = "Runs at a time; default: one a core.") -> Decorator:
+    return click.option("--jobs", type=click.IntRange(min=1), help=text)
 
 
-def quiet_option(help: str = "Print only the end result.") -> Decorator:  # noqa: A002
-    return click.option("--quiet", "-q", is_flag=True, help=help)
+def quiet_option(text: str = "Print only the end result.") -> Decorator:
+    return click.option("--quiet", "-q", is_flag=True, help=text)
 
 
-def json_option(help: str = "Print the result as JSON only.") -> Decorator:  # noqa: A002
-    return click.option("--json", "as_json", is_flag=True, help=help)
+def json_option(text: str = "Print the result as JSON only.") -> Decorator:
+    return click.option("--json", "as_json", is_flag=True, help=text)
 
 
 def offline_option() -> Decorator:

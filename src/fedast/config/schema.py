@@ -16,7 +16,13 @@ from fedast.algorithms.allocation import ALLOCATION_RULES
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,  # `fedast list` shows them
+    )
 
 
 # --- algorithms -----------------------------------------------------------------------

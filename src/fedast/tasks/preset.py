@@ -12,6 +12,9 @@ from fedast.tasks.task import Allocation, Goal, Indices, Training
 if TYPE_CHECKING:
     import torch
 
+DOCUMENTED = {"use_attribute_docstrings": True}
+"""The ``__pydantic_config__`` of option classes: ``fedast list`` shows the string under a field."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
