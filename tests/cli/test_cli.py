@@ -174,6 +174,31 @@ def test_settings_without_effect_are_told(tmp_path: Path) -> None:
     assert config["algorithm"]["first_k"] == 2
 
 
+def test_renamed_keys_are_noted_once(tmp_path: Path) -> None:
+    old = tmp_path / "old.toml"
+    text = Path(QUICK).read_text()
+    old.write_text(text.replace("max_time = 300", "max_time = 6"))
+    rate = ("--set", "tasks.synthetic.client_rate=0.05")
+    note = (
+        "warning: tasks.synthetic.client_rate is now called client_lr; the old name is still read\n"
+    )
+    out = tmp_path / "out"
+    both = ("--algorithm", "fedast-s", "--algorithm", "sync-st", "--seeds", "1", "--json")
+    for command in (("validate",), ("run", "--json"), ("compare", *both, "--out", str(out))):
+        done = fedast(command[0], str(old), *rate, *command[1:])
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == note, command
+    assert fedast("run", str(old), *rate, "--quiet").stderr == ""
+    # A run folder of an earlier version is read again without a word.
+    run = out / "fedast-s" / "seed-1"
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace("client_lr", "client_rate"))
+    (run / "result.json").unlink()
+    resumed = fedast("run", "--resume", str(run), "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "client_rate" not in resumed.stderr
+
+
 def test_validate(tmp_path: Path) -> None:
     done = fedast("validate", QUICK)
     assert done.returncode == 0

@@ -27,7 +27,8 @@ from fedast.aggregation.settings import Calibration
 from fedast.config import schema as cfg
 from fedast.config.errors import ConfigError, ConfigWarning
 from fedast.config.load import apply_settings, load, parse
-from fedast.config.no_effect import for_all, lines, notes_of
+from fedast.config.no_effect import notes_of
+from fedast.config.notes import for_all, lines
 from fedast.config.resolve import resolve
 from fedast.records import toml
 from fedast.run.build import build_tasks, resolve_compute

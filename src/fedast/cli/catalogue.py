@@ -1,4 +1,4 @@
-"""``fedast list``: what a configuration can name, read off the classes that define it."""
+"""``fedast list``: what a configuration can name, from the classes that define it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _section_entry(name: str, section: type[BaseModel]) -> Entry:
 
 
 def _with_choices(note: str, annotation: Any) -> str:
-    """The words that an option takes, where its explanation does not name them all."""
+    """Add the values that an option takes, unless its explanation names them all."""
     words = [word for word in _words(annotation) if word not in note]
     return f"{note} Values: {', '.join(_words(annotation))}." if words else note
 
@@ -116,7 +116,7 @@ _RULES = {
     "fedbuff": "fedbuff",
     "centralized": "centralized",
 }
-"""Where each algorithm's reference and rule stand: at the head of its module."""
+"""The module whose docstring has an algorithm's reference and rule."""
 
 
 def reference() -> str:
@@ -127,12 +127,12 @@ def reference() -> str:
         "Made by `fedast list algorithms --markdown`; do not edit. Every option goes under",
         "`[algorithm]` in a configuration, or under `[algorithms.NAME]` for comparisons.",
     ]
-    told: set[str] = set()
+    described: set[str] = set()
     for entry in entries("algorithms"):
         lines += ["", f"## {entry.name}", "", entry.summary]
         module = _RULES[entry.name]
-        if module not in told:
-            told.add(module)
+        if module not in described:
+            described.add(module)
             text = inspect.getdoc(import_module(f"fedast.algorithms.{module}")) or ""
             lines += ["", *text.splitlines()[2:]]
         lines += _option_table(entry)

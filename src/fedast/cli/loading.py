@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import click
 
 from fedast.config.errors import ConfigError
 from fedast.config.load import load
-from fedast.config.no_effect import Note, lines, notes_of
+from fedast.config.no_effect import notes_of
+from fedast.config.notes import Note, lines
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
 from fedast.tasks.presets import PRESETS
+
+
+def print_note(text: str) -> None:
+    click.echo(f"warning: {text}", err=True)
+
+
+def silent(text: str) -> None:
+    pass
 
 
 def load_resolved(
@@ -22,8 +31,9 @@ def load_resolved(
     *,
     device: str | None = None,
     precision: str | None = None,
+    note: Callable[[str], None] = print_note,
 ) -> RunConfig:
-    return load_noted(path, settings, device=device, precision=precision)[0]
+    return load_noted(path, settings, device=device, precision=precision, note=note)[0]
 
 
 def load_noted(
@@ -36,15 +46,19 @@ def load_noted(
     device: str | None = None,
     trainer: str | None = None,
     precision: str | None = None,
+    note: Callable[[str], None] = print_note,
 ) -> tuple[RunConfig, list[Note]]:
-    """The resolved configuration, and notes about the configuration as it was given."""
+    """The resolved configuration, and notes about the configuration as it was given.
+
+    ``note`` gets the keys of earlier versions, when the file is read.
+    """
     given = {"device": device, "trainer": trainer, "precision": precision}
     chosen = [f'compute.{key}="{value}"' for key, value in given.items() if value is not None]
     if device is not None or trainer is not None or any("compute.trainer=" in s for s in settings):
         # The trainers that a calibration chose were chosen for another device or trainer.
         settings = ["compute.trainers={}", *settings]
     settings = [*settings, *chosen]
-    config = load(Path(path), settings, algorithm=algorithm, beside=beside, seed=seed)
+    config = load(Path(path), settings, algorithm=algorithm, beside=beside, seed=seed, note=note)
     try:
         resolved = resolve(config, Path(path).parent)
         found = notes_of(config.model_copy(update={"path": resolved.path}))
@@ -53,10 +67,10 @@ def load_noted(
     return resolved, found
 
 
-def warn(found: Sequence[Note], config: RunConfig, label: str = "") -> None:
+def warn(found: Sequence[Note], config: RunConfig) -> None:
     """Print a line on stderr for each note."""
     for line in lines(found, len(config.tasks)):
-        click.echo(f"warning: {label}{': ' if label else ''}{line}", err=True)
+        print_note(line)
 
 
 def check_out(out: str | None, events: bool) -> None:

@@ -14,7 +14,15 @@ from rich.console import Console
 
 from fedast.cli.interrupt import Stop, interruptible
 from fedast.cli.live import LineView, LiveView
-from fedast.cli.loading import check_out, load_noted, load_resolved, prepare_data, warn
+from fedast.cli.loading import (
+    check_out,
+    load_noted,
+    load_resolved,
+    prepare_data,
+    print_note,
+    silent,
+    warn,
+)
 from fedast.cli.tables import result_table, saturation_warnings
 from fedast.config.errors import ConfigError
 from fedast.config.schema import RunConfig
@@ -52,6 +60,7 @@ def run_config(
         device=device,
         trainer=trainer,
         precision=precision,
+        note=silent if quiet else print_note,
     )
     check_out(out, events)
     every = None if checkpoint_every is None else Every.parse(checkpoint_every)
@@ -86,7 +95,7 @@ def resume_run(
     every = None if checkpoint_every is None else Every.parse(checkpoint_every)
     if not (Path(folder) / CONFIG).is_file():
         raise ConfigError("--resume", f"{folder} holds no run ({CONFIG} is missing)")
-    config = load_resolved(str(Path(folder) / CONFIG), ())
+    config = load_resolved(str(Path(folder) / CONFIG), (), note=silent)
     prepare_data([config], offline)
 
     def go(watch: Sequence[Watch], stop: Stop) -> Outcome:

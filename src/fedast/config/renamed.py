@@ -6,7 +6,7 @@ checked. ``renamed`` says what it found, so that a command can tell its user the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedast.config.errors import ConfigError
@@ -35,10 +35,22 @@ def translated(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def renamed(table: Mapping[str, Any]) -> list[str]:
     """A line for each name of an earlier version that a table uses."""
-    return [
-        f"{key} is now called {new}; the old name is still read"
-        for _, new, _, key in _found(_copied(table))
-    ]
+    return [line(key, new) for _, new, _, key in _found(_copied(table))]
+
+
+def line(key: str, new: str) -> str:
+    return f"{key} is now called {new}; the old name is still read"
+
+
+def renamed_key(path: Sequence[str]) -> str | None:
+    """What the last key of a path such as ``tasks.mnist.client_rate`` is called now, if renamed."""
+    for pattern, new in _KEYS.items():
+        steps = pattern.split(".")
+        if len(steps) == len(path) and all(
+            step in ("*", part) for step, part in zip(steps, path, strict=True)
+        ):
+            return new
+    return None
 
 
 def _found(table: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], str]]:

@@ -15,7 +15,8 @@ import torch
 
 from fedast.config.errors import ConfigError, ConfigWarning
 from fedast.config.load import nearest
-from fedast.config.no_effect import lines, notes
+from fedast.config.no_effect import notes
+from fedast.config.notes import lines
 from fedast.config.plan import plan
 from fedast.config.schema import (
     ALGORITHMS,
