@@ -133,7 +133,9 @@ def theory(
 def _check_assumptions(algorithm: AlgorithmConfig) -> None:
     """The analysis: clients are chosen uniformly, and a round averages its updates equally."""
     if not isinstance(algorithm, AsyncConfig):
-        raise ConfigError("algorithm.name", "the analysis is of FedAST; choose fedast-s or -d")
+        raise ConfigError(
+            "algorithm.name", "the analysis is of FedAST only; choose fedast-s or fedast-d"
+        )
     if isinstance(algorithm, FedBuff) and algorithm.idle:
         raise ConfigError(
             "algorithm.name",

@@ -14,7 +14,7 @@ from fedast.cli.options import folder_argument
 @click.argument("task", default="")
 @reports_errors
 def ctl(folder: str, verb: str, task: str) -> None:
-    """Control the server of the federation in FOLDER; stop and add name a TASK."""
+    """Give the server of the federation in FOLDER an order; stop and add name a TASK."""
     from fedast.cli.federation import control
 
     control(folder, verb, task)

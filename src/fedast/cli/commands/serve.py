@@ -17,8 +17,7 @@ from fedast.cli.options import config_argument, quiet_option
 @click.option("--creds", required=True, type=click.Path(file_okay=False),
               help="Folder with the server's keys.")  # fmt: skip
 @click.option("--out", required=True, type=click.Path(file_okay=False),
-              help="Folder for records and the write-ahead log; one that is there is "
-                   "continued.")  # fmt: skip
+              help="Folder for records and the diary; one that is there is taken up.")  # fmt: skip
 @quiet_option()
 @reports_errors
 def serve(config: str, **options: Any) -> None:
