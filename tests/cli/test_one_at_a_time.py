@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedast.records.lock import LOCK
+from fedast.records.lock import LOCK, locked
 from tests.cli.test_cli import QUICK, refused
 
 LONG = (
@@ -49,3 +49,13 @@ def test_the_second_command_is_refused(tmp_path: Path, command: tuple[str, ...])
     finally:
         first.send_signal(signal.SIGINT)  # its workers stop too
         first.communicate(timeout=60)
+
+
+def test_a_run_that_is_still_written_is_not_overwritten(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    held = out / "quickstart" / "seed-1"
+    with locked(held):
+        (held / "config.toml").write_text("")
+        line = refused("compare", QUICK, *LONG, "--seeds", "1", "--out", str(out), "--overwrite")
+        assert line.startswith(f"error: {held}: another fedast command is using this folder")
+        assert (held / "config.toml").exists()

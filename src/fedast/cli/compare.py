@@ -120,7 +120,8 @@ def _sorted_out(
     left = [run for run, result in kept if result is None]
     for run in left:
         if run.out is not None:
-            claim_folder(run.out, overwrite=True)
+            with locked(run.out):  # a `fedast run`, or a worker whose comparison was killed
+                claim_folder(run.out, overwrite=True)
     return kept, left
 
 
