@@ -9,7 +9,7 @@ import pytest
 
 from fedast.algorithms.asynchronous import Asynchronous
 from fedast.algorithms.options import ALGORITHMS, AsyncOptions, SyncOptions
-from fedast.cli.running import load_noted
+from fedast.cli.loading import load_noted
 from fedast.config.cautions import clients_per_round
 from fedast.config.load import apply_settings, load, parse
 from fedast.config.no_effect import notes_of
@@ -87,14 +87,14 @@ D = "algorithm.name=fedast-d"
     [
         ((D, "algorithm.requests=24"), ""),  # by default it can
         ((D, "algorithm.requests=5"), ""),
-        ((D, "algorithm.requests=2"), "makes 2 of 2"),
-        ((D, "algorithm.requests=24", "algorithm.ratio=32.0"), "makes 24 of 24"),
-        ((D, "algorithm.requests=24", "tasks.0.buffer=1", "tasks.1.buffer=1"), "makes 24 of 24"),
+        ((D, "algorithm.requests=2"), "in sum 2 of 2,"),
+        ((D, "algorithm.requests=24", "algorithm.ratio=32.0"), "in sum 24 of 24,"),
+        ((D, "algorithm.requests=24", "tasks.0.buffer=1", "tasks.1.buffer=1"), "in sum 24 of 24,"),
         ((D, "algorithm.requests=24", "tasks.0.buffer=1", "tasks.1.buffer=2"), ""),
-        ((D, "algorithm.requests=24", "algorithm.ratio=12.0"), "makes 24 of 24"),
+        ((D, "algorithm.requests=24", "algorithm.ratio=12.0"), "in sum 24 of 24,"),
         ((D, "algorithm.requests=24", "algorithm.ratio=6.0"), ""),
         ((D, "algorithm.requests=16", "algorithm.ratio=8.0", "tasks.1.join_time=2.0"),
-         "makes 16 of 16"),
+         "in sum 16 of 16,"),
         (("algorithm.name=fedast-s", "algorithm.requests=24", "algorithm.ratio=32.0"), ""),
         ((D, "tasks=[{use='synthetic'}]", "algorithm.ratio=32.0", "algorithm.requests=3"), ""),
     ],
@@ -102,7 +102,10 @@ D = "algorithm.name=fedast-d"
 def test_realloc_that_cannot_move_a_request(settings: tuple[str, ...], told: str) -> None:
     found = said(*settings)
     assert len(found) == bool(told), found
-    assert all(told in line and line.startswith("algorithm.name: fedast-d is") for line in found)
+    assert all(
+        told in line and line.startswith("algorithm.name: fedast-d works like fedast-s")
+        for line in found
+    )
 
 
 @pytest.mark.parametrize("requests", [2, 4, 5, 7, 24, 80, 128, 384])

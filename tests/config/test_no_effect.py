@@ -31,7 +31,8 @@ from fedast.algorithms.selection import SELECTIONS, Speed
 from fedast.algorithms.staleness import STALENESS_WEIGHTS
 from fedast.config import schema as cfg
 from fedast.config.load import apply_settings, load, parse
-from fedast.config.no_effect import for_all, lines, notes_of
+from fedast.config.no_effect import notes_of
+from fedast.config.notes import for_all, lines
 from fedast.config.resolve import resolve
 from fedast.parts.errors import ConfigError, ConfigWarning
 from fedast.parts.registry import Registry

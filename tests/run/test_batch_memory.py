@@ -29,7 +29,7 @@ CROWDED = """
         return True
 
     class Net(nn.Linear):
-        '''Its device has room for so many processes; one leaves when it ends.'''
+        '''A device with room for this many processes; a process frees its place when it ends.'''
 
         def __init__(self, room, place):
             super().__init__(2, 2)

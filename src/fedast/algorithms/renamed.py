@@ -10,7 +10,7 @@ from fedast.parts.errors import ConfigError
 Tell: TypeAlias = Callable[[str, str], None]
 """Called with an old name and what it is now."""
 
-_KEYS: Mapping[str, str] = {
+RENAMED_OPTIONS: Mapping[str, str] = {
     "server_rate": "server_lr",
     "weighting": "allocation_rule",
     "assignment": "split",
@@ -20,7 +20,7 @@ _STALENESS: Mapping[str, str] = {"staleness_slope": "slope", "staleness_grace": 
 
 def modernize(options: dict[str, Any], name: str, tell: Tell) -> None:
     """Change the options of the algorithm ``name`` to today's names, in place."""
-    for old, new in _KEYS.items():
+    for old, new in RENAMED_OPTIONS.items():
         if old in options:
             if new in options:
                 raise ConfigError(old, f"is now {new}, which is set too; leave one out")
@@ -35,13 +35,14 @@ def modernize(options: dict[str, Any], name: str, tell: Tell) -> None:
 
 def _fold_candidates(options: dict[str, Any], name: str, tell: Tell) -> None:
     """``candidates`` stood beside ``selection``; Sync-Bayes-ST has an option of that name."""
-    kind = options.get("selection", "uniform")
-    if "candidates" not in options or name == "sync-bayes-st" or not isinstance(kind, str):
+    if "candidates" not in options or name == "sync-bayes-st":
         return
+    given = options.get("selection", "uniform")
+    table = dict(given) if isinstance(given, Mapping) else {"name": given}
     candidates = options.pop("candidates")
-    options["selection"] = (
-        {"name": kind} if kind == "uniform" else {"name": kind, "candidates": candidates}
-    )
+    if table.get("name") != "uniform":
+        table["candidates"] = candidates
+    options["selection"] = table
     tell("candidates", "an option of selection: {name = ..., candidates = ...}")
 
 
@@ -51,9 +52,9 @@ def _fold_staleness(options: dict[str, Any], tell: Tell) -> None:
     if not given:
         return
     kind = options.get("staleness_weight", "constant")
-    takes = {"constant": (), "polynomial": ("slope",)}.get(kind, ("slope", "grace"))
-    options["staleness_weight"] = {"name": kind} | {
-        key: value for key, value in given.items() if key in takes
-    }
+    table = dict(kind) if isinstance(kind, Mapping) else {"name": kind}
+    takes = {"constant": (), "polynomial": ("slope",)}.get(table["name"], ("slope", "grace"))
+    table |= {key: value for key, value in given.items() if key in takes}
+    options["staleness_weight"] = table
     for key in given:
         tell(f"staleness_{key}", f"staleness_weight.{key}")

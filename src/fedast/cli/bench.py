@@ -10,7 +10,7 @@ from statistics import mean
 import click
 from rich.console import Console
 
-from fedast.cli.running import load_resolved, prepare_data
+from fedast.cli.loading import load_resolved, prepare_data
 from fedast.cli.tables import new_table
 from fedast.config.schema import Compute
 from fedast.parts.errors import ConfigError

@@ -1,18 +1,16 @@
-"""``fedast list``: what a configuration can name, read off the classes that define it."""
+"""``fedast list``: what a configuration can name, from the classes that define it."""
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
-import textwrap
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
 from typing import Any, Literal, get_args, get_origin
 
 import click
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from rich.console import Console
 
 from fedast.aggregation.aggregators import AGGREGATORS
@@ -57,13 +55,13 @@ def entries(what: str) -> list[Entry]:
             preset.name,
             f"{preset.summary}; target {preset.metric} {_levels(preset.targets)}",
             tuple(
-                Option(f.name, None if f.default is MISSING else f.default, notes.get(f.name, ""))
+                Option(f.name, None if f.default is MISSING else f.default, help_of.get(f.name, ""))
                 for f in fields(preset.options)
             ),
         )
         for preset in PRESETS.values()
         if preset.options is not None
-        for notes in [_all_notes(preset.options)]
+        for help_of in [_descriptions(preset.options)]
     ] + [Entry(name, f"plug-in: {where}", ()) for name, where in plugins().items()]
 
 
@@ -72,21 +70,20 @@ def _levels(targets: Mapping[str, float]) -> str:
 
 
 def _section_entry(name: str, section: type[BaseModel]) -> Entry:
-    notes = _all_notes(section)
     options = tuple(
         Option(
             key,
             "required" if field.is_required() else field.default,
-            _with_choices(" ".join(notes.get(key, "").split()), field.annotation),
+            _with_choices(" ".join((field.description or "").split()), field.annotation),
         )
         for key, field in section.model_fields.items()
-        if key not in ("name", "model") and not (key == "rule" and "rule" not in notes)
+        if key not in ("name", "model") and not (key == "rule" and field.description is None)
     )
     return Entry(name, inspect.getdoc(section) or "", options)
 
 
 def _with_choices(note: str, annotation: Any) -> str:
-    """The words that an option takes, where its explanation does not name them all."""
+    """Add the values that an option takes, unless its explanation names them all."""
     words = [word for word in _words(annotation) if word not in note]
     return f"{note} Values: {', '.join(_words(annotation))}." if words else note
 
@@ -97,28 +94,13 @@ def _words(annotation: Any) -> list[str]:
     return [word for part in get_args(annotation) for word in _words(part)]
 
 
-def _all_notes(kind: type) -> dict[str, str]:
-    notes: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        if base.__module__.startswith("fedast."):
-            notes |= _notes(base)
-    return notes
-
-
-def _notes(kind: type) -> dict[str, str]:
-    """The strings that stand under a class's fields in its source."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    notes, field = {}, ""
-    for statement in body.body:
-        match statement:
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                field = name
-            case ast.Expr(value=ast.Constant(value=str(text))) if field:
-                notes[field] = text
-            case _:
-                field = ""
-    return notes
+def _descriptions(options: type) -> dict[str, str]:
+    """The strings under the fields of a dataclass; its schema has only those that it adds."""
+    found: dict[str, str] = {}
+    for kind in reversed(options.__mro__[:-1]):
+        for name, field in TypeAdapter(kind).json_schema()["properties"].items():
+            found |= {name: field["description"]} if "description" in field else {}
+    return found
 
 
 _RULES = {
@@ -132,7 +114,7 @@ _RULES = {
     "fedbuff": "fedbuff",
     "centralized": "centralized",
 }
-"""Where each algorithm's reference and rule stand: at the head of its module."""
+"""The module whose docstring has an algorithm's reference and rule."""
 
 
 def reference() -> str:
@@ -143,12 +125,12 @@ def reference() -> str:
         "Made by `fedast list algorithms --markdown`; do not edit. Every option goes under",
         "`[algorithm]` in a configuration, or under `[algorithms.NAME]` for comparisons.",
     ]
-    told: set[str] = set()
+    described: set[str] = set()
     for entry in entries("algorithms"):
         lines += ["", f"## {entry.name}", "", entry.summary]
         module = _RULES[entry.name]
-        if module not in told:
-            told.add(module)
+        if module not in described:
+            described.add(module)
             text = inspect.getdoc(import_module(f"fedast.algorithms.{module}")) or ""
             lines += ["", *text.splitlines()[2:]]
         lines += _option_table(entry)
@@ -159,14 +141,18 @@ def reference() -> str:
         'With any algorithm, under a `[[tasks]]`: `server_step = "momentum"`, or with options',
         '`server_step = { rule = "momentum", beta = 0.5 }`; so too `combining` and `calibration`.',
     ]
-    for module in ("stepping", "combining", "calibration"):
+    for module, key in (
+        ("server_optimizers", "server_step"),
+        ("aggregators", "combining"),
+        ("calibration", "calibration"),
+    ):
         text = inspect.getdoc(import_module(f"fedast.aggregation.{module}")) or ""
         lines += ["", *text.splitlines()]
         for entry in entries("server"):
-            if entry.name.startswith(("server_step", module)[module != "stepping"]):
+            if entry.name.startswith(key):
                 lines += ["", f"## {entry.name}", "", entry.summary]
                 lines += _option_table(entry) if entry.options else []
-    for module, title in (("weighting", "Allocation"), ("selection", "Client selection")):
+    for module, title in (("allocation", "Allocation"), ("selection", "Client selection")):
         text = inspect.getdoc(import_module(f"fedast.algorithms.{module}")) or ""
         lines += ["", f"# {title}", "", *text.splitlines()]
     return "\n".join(lines) + "\n"

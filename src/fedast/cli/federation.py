@@ -20,8 +20,8 @@ import click
 from rich.console import Console
 
 from fedast.cli.live import LineView, LiveView
+from fedast.cli.loading import load_resolved
 from fedast.cli.processes import Processes
-from fedast.cli.running import load_resolved
 from fedast.cli.tables import result_table
 from fedast.federation import wire
 from fedast.federation.agent import Agent

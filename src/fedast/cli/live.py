@@ -29,7 +29,7 @@ _LINE_EVERY = 2.0
 
 @final
 class _Rate:
-    """Updates per second, of those that came while somebody watched: a replay is not counted."""
+    """Updates per second since the view began; replayed updates are not counted."""
 
     def __init__(self, run_metrics: RunMetrics) -> None:
         self._run_metrics = run_metrics
@@ -45,7 +45,7 @@ class _Rate:
 
 @final
 class LiveView:
-    """The table of a run under way. Use as a context; ``watch`` joins it to the run."""
+    """The live table of a run. Use as a context; ``watch`` attaches it to the run."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class LiveView:
 
 @final
 class LineView:
-    """One line every few seconds and one for each task that finishes."""
+    """A line every few seconds, and one for each task that finishes."""
 
     def __init__(self, write: Callable[[str], None], title: str) -> None:
         self._write = write

@@ -14,9 +14,11 @@ import click
 from rich.console import Console
 from rich.padding import Padding
 
-from fedast.cli.running import interruptible, prepare_data
+from fedast.cli.interrupt import interruptible
+from fedast.cli.loading import prepare_data
 from fedast.config.load import check_running
 from fedast.parts.errors import ConfigError
+from fedast.records.lock import locked
 from fedast.records.run import RunResult, write_atomically
 from fedast.reproduce.reproduce import (
     Job,
@@ -95,10 +97,11 @@ def reproduce(
             click.echo(job.label)
         return
     if missing:
-        claim_results(folder, Manifest(scale, tuple(settings)))
-        prepare_data([job.config for job in missing], offline)
-        at_a_time = jobs or (1 if pick_device("auto") == "cuda" else default_jobs())
-        _carry_out(missing, folder, scale, at_a_time, console, quiet)
+        with locked(folder):
+            claim_results(folder, Manifest(scale, tuple(settings)))
+            prepare_data([job.config for job in missing], offline)
+            at_a_time = jobs or (1 if pick_device("auto") == "cuda" else default_jobs())
+            _carry_out(missing, folder, scale, at_a_time, console, quiet)
     named = " ".join(study.source for study in chosen if study.source.endswith(".toml"))
     click.echo(f"Results: {folder}. Now: fedast report {folder} {named}".rstrip() + "\n", nl=False)
 

@@ -51,7 +51,7 @@ def result_table(result: RunResult, title: str, clock: str = "simulated time") -
 
 
 def saturation_warnings(results: Sequence[RunResult], where: str = "") -> list[str]:
-    """A line for each task in which values were too large for fp16, over runs of one kind."""
+    """A line for each task in which values were too large for fp16, over all these runs."""
     lines = []
     for name in dict.fromkeys(name for result in results for name in result.tasks):
         found = [result.tasks[name] for result in results if name in result.tasks]

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedast.algorithms.sync_st import SyncST
 from fedast.algorithms.theory import Problem
-from fedast.cli.running import load_noted
+from fedast.cli.loading import load_noted
 from fedast.cli.tables import new_table
 from fedast.config.load import load
 from fedast.run.theory import Theory, theory

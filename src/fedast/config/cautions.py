@@ -1,4 +1,4 @@
-"""Settings that defeat their own purpose, though every one of them has an effect."""
+"""Settings that have an effect, but defeat their own purpose."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def cautions(
 
 
 def _cannot_move(tasks: Sequence[Outline], specs: Sequence[TaskSpec]) -> list[tuple[str, str]]:
-    """Realloc leaves every task one buffer's worth of requests, R/b; that may be all there are."""
+    """Realloc leaves every task R/b requests; together these may be all there are."""
     least, total = sum(map(least_requests, specs)), _in_all(tasks, specs)
     if len(tasks) == 1 or least < total:
         return []
     return [
         (
             "algorithm.name",
-            f"fedast-d is fedast-s here while all tasks train: Realloc leaves each of them R/b of "
-            f"its requests, which makes {least} of {total}; lower ratio (or raise requests, or "
-            "the tasks' buffers)",
+            "fedast-d works like fedast-s here while all tasks train: Realloc leaves each of them "
+            f"R/b requests, in sum {least} of {total}, and has none to move; lower ratio (or raise "
+            "requests, or the tasks' buffers)",
         )
     ]
 
 
 def _in_all(tasks: Sequence[Outline], specs: Sequence[TaskSpec]) -> int:
-    """The requests of all tasks: who joins later takes its own from those of the start."""
+    """The requests of all tasks; a task that joins later takes its requests from these."""
     return sum(
         spec.active_requests
         for task, spec in zip(tasks, specs, strict=True)
@@ -59,7 +59,7 @@ def _in_all(tasks: Sequence[Outline], specs: Sequence[TaskSpec]) -> int:
 
 
 def _more_than_clients(total: int, most: int) -> list[tuple[str, str]]:
-    """Each request has an idle client of its own, so there can be no more of them."""
+    """Each request needs an idle client, so there can be no more requests than clients."""
     if total <= most:
         return []
     return [
@@ -74,7 +74,7 @@ def _more_than_clients(total: int, most: int) -> list[tuple[str, str]]:
 def _waits_for_all(
     tasks: Sequence[Outline], algorithm: SyncOptions, simulation: Simulation
 ) -> list[tuple[str, str]]:
-    """Where the first k updates are all that can come, there is no straggler mitigation."""
+    """With k clients or fewer in a round, waiting for the first k updates is waiting for all."""
     k = algorithm.first_k
     if k == "all":
         return []
@@ -96,7 +96,7 @@ def _waits_for_all(
 def clients_per_round(
     tasks: Sequence[Outline], algorithm: SyncOptions, simulation: Simulation
 ) -> list[float]:
-    """How many clients each task gets in a round while all of them train: at least, or expected."""
+    """Clients per task and round while all tasks train: the fewest, or the expected number."""
     count = simulation.availability.clients_per_round(simulation.clients)
     match algorithm:
         case SequentialFedAvg():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedast.algorithms.options import ALGORITHMS
-from fedast.config.renamed import translated
+from fedast.config.renamed import line, renamed, renamed_path, translated
 from fedast.config.schema import RunConfig
 from fedast.parts.errors import ConfigError, nearest
 from fedast.parts.parsing import parse_section
@@ -25,11 +25,12 @@ def load(
     algorithm: str | None = None,
     beside: Collection[str] = (),
     seed: int | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> RunConfig:
     """Read a file, apply ``key=value`` settings, switch the algorithm, set the seed.
 
     ``beside`` are the algorithms that the same command runs too: a setting of an algorithm that
-    does not run at all is an error.
+    does not run at all is an error. ``note`` is given a line for each key of an earlier version.
     """
     try:
         with path.open("rb") as file:
@@ -39,8 +40,12 @@ def load(
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("", f"is not valid TOML: {error}", str(path)) from error
     try:
+        old = renamed(table)
+        table = translated(table)
         _check_not_twice(table)
-        apply_settings(table, settings, algorithm=algorithm)
+        apply_settings(table, settings, algorithm=algorithm, note=old.append)
+        for text in dict.fromkeys([*old, *renamed(table)]):  # the table: values that are tables
+            note(text)
         if seed is not None:
             table["seed"] = seed
         config = parse(table, path.parent)
@@ -82,13 +87,18 @@ def _path_of(table: Mapping[str, Any]) -> Sequence[str]:
 
 
 def apply_settings(
-    table: dict[str, Any], settings: Sequence[str], *, algorithm: str | None = None
+    table: dict[str, Any],
+    settings: Sequence[str],
+    *,
+    algorithm: str | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Apply settings and choose the algorithm, with its own table if there is one.
 
     Three places speak about the algorithm that runs. What ``algorithms.NAME`` says holds whenever
     NAME runs, and a setting of ``algorithm`` is about whichever does, so it comes last.
     """
+    settings = [_renamed_setting(setting, note) for setting in settings]
     about = [s for s in settings if _path(s)[0] == "algorithm"]
     for setting in settings:
         if setting not in about:
@@ -187,6 +197,16 @@ def _path(setting: str) -> list[str]:
     if not sign or not all(path):
         raise ConfigError(setting, "expected key=value, such as simulation.clients=50")
     return path
+
+
+def _renamed_setting(setting: str, note: Callable[[str], None]) -> str:
+    """The setting under today's name, so that it overrides that key in the file."""
+    path = _path(setting)
+    new = renamed_path(path)
+    if new == path:
+        return setting
+    note(line(".".join(path), ".".join(new)))
+    return ".".join(new) + "=" + setting.partition("=")[2]
 
 
 def _value(setting: str) -> Any:

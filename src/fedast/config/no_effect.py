@@ -1,18 +1,18 @@
-"""What a configuration says to no effect, or against its own purpose (``cautions``).
+"""Keys of a configuration that have no effect in this run, and why.
 
 Every key is of use somewhere, and a file may serve several commands and algorithms, so a key that
-cannot do anything in a run is no error. But whoever sets it should know. A *note* names a key whose
-value is not the default and cannot change this run, and why. A test tries every key of every
-section and holds the notes against what runs really do (``tests/config/test_no_effect.py``).
+has no effect is not an error, but the user should know. A note names a key whose value is not the
+default and cannot change this run. A test tries every key of every section and compares the notes
+with what runs really do (``tests/config/test_no_effect.py``).
 
-A resolved configuration writes out what follows from other keys. Such a key is not noted where it
-says what would follow without the others: ``ratio = 8`` beside buffers of requests / 8.
+A resolved configuration writes out what follows from other keys. Such a key is not noted while it
+says what would follow without it: ``ratio = 8`` beside buffers of requests / 8.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -28,6 +28,7 @@ from fedast.algorithms.sync_bayes_st import SyncBayesST
 from fedast.algorithms.sync_st import SyncST
 from fedast.config.cautions import cautions
 from fedast.config.load import names_own_code
+from fedast.config.notes import Note
 from fedast.config.plan import Outline, plan
 from fedast.config.resolve import TaskOutline, options_of, outline, preset_of
 from fedast.config.schema import RunConfig, Simulation, TaskConfig, TrainingOverrides
@@ -41,25 +42,8 @@ from fedast.tasks.presets import PRESETS
 from fedast.tasks.task import Allocation
 
 
-@dataclass(frozen=True)
-class Note:
-    key: str
-    why: str
-    task: str | None = None
-    """Whose key it is, if a task's; ``key`` is then without it."""
-    idle: bool = True
-    """Whether the key has no effect; if not, it defeats its own purpose."""
-
-    @property
-    def place(self) -> str:
-        return self.key if self.task is None else f"tasks.{self.task}.{self.key}"
-
-    def __str__(self) -> str:
-        return f"{self.place}: {'has no effect: ' if self.idle else ''}{self.why}"
-
-
 def notes_of(config: RunConfig) -> list[Note]:
-    """Of a configuration as it was given: resolving it would fill in what it left out."""
+    """Notes on a configuration as it was given, not resolved: that fills in what was left out."""
     presets = [preset_of(task, config) for task in config.tasks]
     tasks = [
         outline(task, preset, config.algorithm.synchronous)
@@ -74,7 +58,7 @@ def notes_of(config: RunConfig) -> list[Note]:
 def notes(
     tasks: Sequence[Outline], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> list[Note]:
-    """Of tasks that are to be trained by an algorithm; what a file adds to that is left out."""
+    """Notes on tasks, algorithm and simulation, without what only a file can say."""
     sketches = [_sketch(task) for task in tasks]
     found = [
         Note(f"algorithm.{key}", why)
@@ -92,40 +76,8 @@ def notes(
             *_in_server(task, algorithm),
         ]
         found += [Note(key, why, task.name) for key, why in own]
-    told = cautions(sketches, algorithm, simulation)
-    return found + [Note(key, why, idle=False) for key, why in told]
-
-
-def lines(found: Iterable[Note], tasks: int) -> list[str]:
-    """One line per note, and one for all tasks where each of them has it."""
-    groups: dict[tuple[str, str], list[Note]] = {}
-    for note in found:
-        groups.setdefault((note.key, note.why), []).append(note)
-    told: list[str] = []
-    for group in groups.values():
-        if group[0].task is not None and len(group) == tasks > 1:
-            told.append(str(replace(group[0], task="*")))
-        else:
-            told += map(str, group)
-    return told
-
-
-def for_all(found: Mapping[str, Sequence[Note]]) -> dict[str, list[Note]]:
-    """Of several algorithms run from one file: only what each of them has no use for.
-
-    (The algorithms' own options are not common to them.) What all have is said of the first.
-    """
-    common = set.intersection(*({note.place for note in notes} for notes in found.values()))
-    left = dict.fromkeys(found, common) | {next(iter(found)): set()}
-    return {
-        label: [
-            note
-            for note in notes
-            if note.key.startswith("algorithm.")
-            or (note.place in common and note.place not in left[label])
-        ]
-        for label, notes in found.items()
-    }
+    defeating = cautions(sketches, algorithm, simulation)
+    return found + [Note(key, why, idle=False) for key, why in defeating]
 
 
 Reasons = Iterator[tuple[str, str]]
@@ -139,7 +91,7 @@ def _given(section: BaseModel, key: str) -> bool:
 
 
 def _sketch(task: Outline) -> TaskOutline:
-    """Light enough to be copied with changes, which a task with its data is not."""
+    """A task without its data, cheap to copy with changes."""
     return TaskOutline(
         task.name, task.metric, task.training, task.goal, task.allocation, task.server
     )
@@ -302,8 +254,8 @@ def _no_share(
         case _ if algorithm.synchronous:
             return None
         case _ if isinstance(algorithm, AsyncOptions) and algorithm.initial == "shares":
-            settled = task.allocation.requests is not None or task.goal.join_time > 0
-            return "the task has requests of its own" if settled else None
+            fixed = task.allocation.requests is not None or task.goal.join_time > 0
+            return "the task has requests of its own" if fixed else None
         case _:
             or_so = ' or allocation_rule = "shares"' if isinstance(algorithm, FedASTDynamic) else ""
             return f'{algorithm.name} uses it only with initial = "shares"{or_so}'
@@ -327,7 +279,7 @@ def _in_server(task: TaskOutline, algorithm: AlgorithmOptions) -> Reasons:
             if getattr(side.calibration, key) != getattr(Calibration(), key):
                 yield f"calibration.{key}", 'calibration is "never" used'
     elif isinstance(algorithm, Centralized):
-        yield "calibration", "there is one pseudo-client, and nobody whose update is missing"
+        yield "calibration", "there is one pseudo-client, and no client's update is ever missing"
     optimizer = side.optimizer
     if isinstance(optimizer, Fadas) and _given(optimizer, "patience") and algorithm.synchronous:
         yield "server_optimizer.patience", f"no update comes late with {algorithm.name}"
@@ -388,10 +340,10 @@ def _elsewhere(config: RunConfig) -> Reasons:
         yield "path", "no part of the run is your own code"
     names = [task.name or task.use for task in config.tasks]
     kinds: set[Any] = {compute.trainers.get(name, compute.trainer) for name in names}
-    settled = all(name in compute.trainers for name in names)
-    if _given(compute, "trainer") and settled and compute.trainer not in kinds:
+    all_chosen = all(name in compute.trainers for name in names)
+    if _given(compute, "trainer") and all_chosen and compute.trainer not in kinds:
         yield "compute.trainer", "compute.trainers has one for every task"
-    if not compute.trainers:  # else they were settled by a run, which writes out the rest too
+    if not compute.trainers:  # a run that chose them has written out the rest too
         if _given(compute, "workers") and compute.trainer in ("serial", "batched"):
             yield "compute.workers", f'the trainer is "{compute.trainer}"'
         if _given(compute, "batch_limit") and compute.trainer in ("serial", "processes"):

@@ -6,10 +6,10 @@ checked. ``renamed`` says what it found, so that a command can tell its user the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from fedast.algorithms.renamed import Tell, modernize
+from fedast.algorithms.renamed import RENAMED_OPTIONS, Tell, modernize
 from fedast.parts.errors import ConfigError
 from fedast.tasks.presets import PRESETS
 
@@ -31,6 +31,12 @@ _KEYS: Mapping[str, str] = {
 }
 """Where a key used to be, ``*`` standing for any name or number, and what it is called now."""
 
+_ALGORITHM_KEYS: Mapping[str, str] = {
+    f"{place}.{old}": new
+    for place in ("algorithm", "algorithms.*")
+    for old, new in RENAMED_OPTIONS.items()
+}
+
 _OPTIONS: Mapping[str, str] = {"points": "samples", "max_points": "max_samples"}
 """Options of fedast's own tasks; a user's task may call its options anything."""
 
@@ -51,11 +57,26 @@ def translated(table: Mapping[str, Any]) -> Table:
 def renamed(table: Mapping[str, Any]) -> list[str]:
     """A line for each name of an earlier version that a table uses."""
     lines: list[str] = []
-    _translate(
-        _copied(table),
-        lambda key, new: lines.append(f"{key} is now {new}; the old name is still read"),
-    )
+    _translate(_copied(table), lambda key, new: lines.append(line(key, new)))
     return lines
+
+
+def line(key: str, new: str) -> str:
+    return f"{key} is now {new}; the old name is still read"
+
+
+def renamed_path(path: Sequence[str]) -> list[str]:
+    """Where a key such as ``tasks.mnist.client_rate`` is now."""
+    found = list(path)
+    for pattern, new in (*_KEYS.items(), *_ALGORITHM_KEYS.items()):
+        steps = pattern.split(".")
+        if len(steps) <= len(found) and all(map(_fits, steps, found)):
+            found[len(steps) - 1] = new
+    return found
+
+
+def _fits(step: str, part: str) -> bool:
+    return step in ("*", part)
 
 
 def _translate(table: Table, tell: Tell) -> None:

@@ -191,7 +191,7 @@ def _build_server(device_task: DeviceTask, server_lr: float) -> Server:
     try:
         return Server(
             task.server,
-            rate=server_lr,
+            lr=server_lr,
             scale=training.client_lr * training.local_steps,
             initial=device_task.model.read()[: device_task.model.buffers_from],
             trained=device_task.model.parameter_count,

@@ -1,10 +1,10 @@
-"""Many runs, side by side in processes; each is what it would be alone, with one worker.
+"""Many runs in parallel processes. Each gives what it would give alone with one worker.
 
 (Alone, ``compute.trainer = "auto"`` may choose another trainer, whose rounding differs.)
 
-Runs that share a GPU may run out of its memory. One that does, beside others, is put back and from
-then on there is room for as many as were left; its process ends first, and with it goes its memory.
-A run that was alone all the time and still has no room has failed.
+Runs that share a GPU may run out of its memory. A run that does so while others are running goes
+back into the queue, and from then on only as many run at a time as were left. Its process ends
+first, which frees its memory. A run that was alone all the time and runs out of memory has failed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BatchRun:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """How far a run is: simulated time, tasks done, each task's latest metric."""
+    """The progress of a run: simulated time, tasks done, each task's latest metric."""
 
     run: int
     time: float
@@ -68,7 +68,7 @@ class Interrupted(Exception):
 
 
 def default_jobs() -> int:
-    """One run per core that we may use: a run is single-threaded."""
+    """One run per core that this process may use: a run is single-threaded."""
     return available_cores()
 
 
@@ -84,11 +84,11 @@ def run_batch(
     say: Callable[[str], None] = lambda text: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[RunResult]:
-    """Carry out all runs and give their results in order; ``Interrupted`` if ``stop`` says so.
+    """Do all runs and return their results in order; raise ``Interrupted`` when ``stop`` is true.
 
     ``done`` gets each result, and how it was computed, as soon as it is there. With ``failed``,
-    which gets the errors, a run that fails does not end the others, and has no place among the
-    results. ``say`` is told when a run had no room beside the others.
+    which gets the error, a failed run does not end the others and is left out of the results.
+    ``say`` gets a line when a run was out of memory beside others and goes back into the queue.
     """
     context = multiprocessing.get_context("spawn")
     halt, pulses = context.Event(), context.SimpleQueue()
@@ -97,9 +97,9 @@ def run_batch(
     waiting = deque(range(len(runs)))
     running: dict[Future[tuple[RunResult, Compute]], tuple[int, ProcessPoolExecutor]] = {}
     idle: list[ProcessPoolExecutor] = []
-    """Processes between two runs; a pool has one each, so that one can end without the others."""
+    """Processes between two runs. Each has a pool of its own, so that it can end alone."""
     accompanied: set[int] = set()
-    """Runs that had another beside them at some time."""
+    """Runs that shared the device with another at some time."""
     again: set[int] = set()
 
     def begin(number: int) -> None:
@@ -132,7 +132,7 @@ def run_batch(
                 error = future.exception()
                 if isinstance(error, OutOfMemory) and number in accompanied:
                     idle.append(pool)
-                    end_idle()  # what they hold on the device, others may need
+                    end_idle()  # which frees their memory on the device
                     room = max(1, len(running))
                     again.add(number)
                     waiting.appendleft(number)
@@ -154,7 +154,7 @@ def run_batch(
                 done(number, results[number], compute)
             time.sleep(0.05)
     except BaseException:
-        halt.set()  # runs under way write their records and end; the rest do not begin
+        halt.set()  # running ones write their records and end, waiting ones do not begin
         raise
     finally:
         for _, pool in running.values():
@@ -168,10 +168,10 @@ def run_batch(
 def found_again(
     run: BatchRun, *, events: bool, say: Callable[[str], None] = lambda text: None
 ) -> RunResult | None:
-    """The result of this very run, if its folder has it; ``UnusableFolder`` if it has another.
+    """The result of this run if its folder has it; ``UnusableFolder`` if there is another run.
 
-    One that was interrupted, that left no log of ``events``, or that another version of fedast
-    made is to be run again.
+    None, so that it is run again, if it was interrupted, lacks the log of ``events`` that is asked
+    for, or was made by another version of fedast.
     """
     out = run.out
     if out is None:
@@ -180,11 +180,11 @@ def found_again(
         check_unheld(out)
         return None
     theirs = resolve(load(out / CONFIG), out)
-    # What was left open has been settled there.
-    mine, settled = run.config.compute, theirs.compute
+    # That run wrote out what it chose for "auto"; compare with the same choices.
+    mine, chosen = run.config.compute, theirs.compute
     open_keys = [key for key in ("device", "precision") if getattr(mine, key) == "auto"]
-    update = {key: getattr(settled, key) for key in ("workers", *open_keys)}
-    update["trainers"] = settled.trainers | mine.trainers
+    update = {key: getattr(chosen, key) for key in ("workers", *open_keys)}
+    update["trainers"] = chosen.trainers | mine.trainers
     config = run.config.model_copy(update={"compute": mine.model_copy(update=update)})
     changed = differences(describe(theirs), config, out)
     if changed:
@@ -203,7 +203,7 @@ def found_again(
 
 
 def alone(config: RunConfig, runs: int) -> RunConfig:
-    """Where several runs share the cores, none of them starts workers of its own."""
+    """With one worker, if several runs share the cores."""
     if runs == 1 or config.compute.workers is not None:
         return config
     return config.model_copy(update={"compute": config.compute.model_copy(update={"workers": 1})})
@@ -211,7 +211,7 @@ def alone(config: RunConfig, runs: int) -> RunConfig:
 
 @contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """Processes started in here ignore Ctrl-C from their first instruction on."""
+    """Processes that start within this context ignore Ctrl-C from the beginning."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -251,14 +251,14 @@ def _work(
         raise OutOfMemory(f"out of memory ({error})") from None
     finally:
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            # What is not used any more, runs beside this one may need.
+            # Other runs on this device may need the memory.
             gc.collect()
             torch.cuda.empty_cache()
 
 
 @final
 class Pulser:
-    """An observer that reports how far a run is, a few times a second."""
+    """An observer that reports the progress of a run a few times a second."""
 
     def __init__(self, number: int, run_metrics: RunMetrics, send: Callable[[Pulse], None]) -> None:
         self._number = number

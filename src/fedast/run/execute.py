@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedast.config.schema import RunConfig
 from fedast.learner.checkpoints import Checkpoint, newest
 from fedast.learner.replay import ReplayFailed
 from fedast.records import toml
+from fedast.records.lock import locked
 from fedast.records.run import (
     CONFIG,
     CURVES,
@@ -50,17 +52,18 @@ def execute(
     compute = choose_trainers(resolve_compute(config.compute), tasks, config.seed)
     config = config.model_copy(update={"compute": compute})
     checkpointing = None
-    if out is not None:
-        claim_folder(out, overwrite=overwrite)
-        shutil.rmtree(out / FOLDER, ignore_errors=True)
-        write_atomically(out / CONFIG, toml.dumps(_self_contained(config, out)))
-        if every is not None:
-            checkpointing = Checkpointing(out / FOLDER, every, describe(config))
-            checkpointing.folder.mkdir()
-            write_atomically(checkpointing.folder / EVERY, every.text + "\n")
-    return _go(
-        config, tasks, out, events=events, watch=watch, stop=stop, checkpointing=checkpointing
-    )
+    with nullcontext() if out is None else locked(out):
+        if out is not None:
+            claim_folder(out, overwrite=overwrite)
+            shutil.rmtree(out / FOLDER, ignore_errors=True)
+            write_atomically(out / CONFIG, toml.dumps(_self_contained(config, out)))
+            if every is not None:
+                checkpointing = Checkpointing(out / FOLDER, every, describe(config))
+                checkpointing.folder.mkdir()
+                write_atomically(checkpointing.folder / EVERY, every.text + "\n")
+        return _go(
+            config, tasks, out, events=events, watch=watch, stop=stop, checkpointing=checkpointing
+        )
 
 
 def resume(
@@ -74,6 +77,17 @@ def resume(
     """Take up the run in ``out`` from its newest whole checkpoint, or from the start."""
     if not (out / CONFIG).is_file():
         raise UnusableFolder(f"{out}: holds no run ({CONFIG} is missing)")
+    with locked(out):
+        return _resume(out, every, watch, stop, say)
+
+
+def _resume(
+    out: Path,
+    every: Every | None,
+    watch: Sequence[Watch],
+    stop: Callable[[], bool] | None,
+    say: Callable[[str], None],
+) -> Outcome:
     complete = (out / RESULT).exists() and (out / CURVES).exists()
     if complete and not read_run(out).interrupted:
         raise UnusableFolder(f"{out}: its run has finished; there is nothing to take up")

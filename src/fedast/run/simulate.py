@@ -14,7 +14,8 @@ from typing import TypeAlias
 import torch
 
 from fedast.algorithms.options import ALGORITHMS, AlgorithmOptions
-from fedast.config.no_effect import lines, notes
+from fedast.config.no_effect import notes
+from fedast.config.notes import lines
 from fedast.config.plan import plan
 from fedast.config.schema import (
     Compute,

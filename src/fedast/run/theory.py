@@ -1,8 +1,8 @@
-"""A configuration in the light of the paper's analysis, and its round times as simulated.
+"""What the paper's analysis says about a configuration, and its round times as simulated.
 
-Round times come from the simulator with training switched off: delays, queues and
-availability as configured, nothing learnt. (So the dynamic option sees equal
-variances and keeps the allocation.)
+Round times come from the simulator without training: delays, queues and availability are as
+configured, and the models stay as they are. (So the dynamic option sees equal variances and keeps
+the allocation.)
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class TaskTheory:
 class Theory:
     tasks: tuple[TaskTheory, ...]
     model_sync: float
-    """Time of a synchronous round by the paper's model, all requests waited for."""
+    """Time of a synchronous round by the paper's model, which waits for all requests."""
     simulated_sync: float
-    """... and simulated: Sync-ST that waits for every client."""
+    """The same, simulated: Sync-ST that waits for every client."""
     simulated_sync_first_k: float
-    """... and with straggler mitigation as configured for sync-st."""
+    """The same, simulated with straggler mitigation as configured for sync-st."""
     first_k: int | str
-    """Its updates per task and round that count."""
+    """The updates per task that end a round of it."""
 
 
 def theory(
@@ -82,7 +82,7 @@ def theory(
     *,
     sync: SyncST | None = None,
 ) -> Theory:
-    """Of a resolved configuration of FedAST; ``sync`` is whose rounds it is compared with."""
+    """Analyse a resolved configuration of FedAST; ``sync`` is what its rounds are compared with."""
     sync = sync or SyncST()
     _check_assumptions(config.algorithm)
     timings = _timings(config)
@@ -130,9 +130,11 @@ def theory(
 
 
 def _check_assumptions(algorithm: AlgorithmOptions) -> None:
-    """Clients are chosen uniformly, and a round is the plain mean of its updates."""
+    """The analysis: clients are chosen uniformly, and a round averages its updates equally."""
     if not isinstance(algorithm, AsyncOptions):
-        raise ConfigError("algorithm.name", "the analysis is of FedAST; choose fedast-s or -d")
+        raise ConfigError(
+            "algorithm.name", "the analysis is of FedAST only; choose fedast-s or fedast-d"
+        )
     if isinstance(algorithm, FedBuff) and algorithm.idle:
         raise ConfigError(
             "algorithm.name",
@@ -150,8 +152,8 @@ def _check_assumptions(algorithm: AlgorithmOptions) -> None:
 
 
 def _moving(algorithm: AlgorithmOptions, spec: TaskSpec, tasks: int) -> Moving | None:
-    """With the dynamic option: from what Realloc leaves a task at least to all requests, which the
-    last task has in the end."""
+    """The range of R and b with the dynamic option: from the least that Realloc leaves a task, to
+    all requests, which the last task has in the end."""
     if not isinstance(algorithm, FedASTDynamic):
         return None
     total = algorithm.requests
@@ -200,7 +202,7 @@ def _run(
     timings: dict[str, Timing],
     enough: Callable[[RunMetrics], bool],
 ) -> RunMetrics:
-    """The simulator without learning, until there is enough; nothing ends a task before that."""
+    """Simulate without training until ``enough``; no target or limit ends a task before."""
     specs = [
         replace(spec, target=None, max_rounds=None)
         for spec in _specs(config.model_copy(update={"algorithm": algorithm}))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedast.core.streams import Stream
-from fedast.tasks.preset import Preset
+from fedast.tasks.preset import DOCUMENTED, Preset
 from fedast.tasks.task import Task, Training
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DigitsOptions:
+    __pydantic_config__ = DOCUMENTED
+
     alpha: float = 0.1
     """Dirichlet concentration of the labels: smaller is more heterogeneous."""
     samples: int = 48
@@ -31,6 +33,8 @@ class DigitsOptions:
 
 @dataclass(frozen=True)
 class SyntheticOptions:
+    __pydantic_config__ = DOCUMENTED
+
     alpha: float = 0.5
     """LEAF's alpha. It shifts a client's scores of all classes alike, so it changes no label."""
     beta: float = 0.5

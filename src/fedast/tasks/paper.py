@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedast.core.streams import Stream
-from fedast.tasks.preset import Preset
+from fedast.tasks.preset import DOCUMENTED, Preset
 from fedast.tasks.task import BadTask, Indices, Task, Training
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ImageOptions:
+    __pydantic_config__ = DOCUMENTED
+
     partition: Literal["dirichlet", "iid", "shards", "power-law"] = "dirichlet"
     """How images are split over clients."""
     alpha: float = 0.1
@@ -61,6 +63,8 @@ class CoarseImageOptions(ImageOptions):
 
 @dataclass(frozen=True)
 class ShakespeareOptions:
+    __pydantic_config__ = DOCUMENTED
+
     test_windows: int = 20_000
     """Test windows, of 769,293, to evaluate on during a run."""
     final_test: bool = True

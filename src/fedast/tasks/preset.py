@@ -9,6 +9,9 @@ from typing import Any
 from fedast.aggregation.settings import ServerSide
 from fedast.tasks.task import Allocation, Goal, Task, Training
 
+DOCUMENTED = {"use_attribute_docstrings": True}
+"""The ``__pydantic_config__`` of option classes: ``fedast list`` shows the string under a field."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
