@@ -74,11 +74,11 @@ class CompactRun:
                 counted = []
             reached = [p for p in curve if p.time == task.time_to_target]
             late = [p for p in curve if p.time >= result.finish_time / 2]
-            steps = [abs(b.accuracy - a.accuracy) for a, b in itertools.pairwise(late)]
+            steps = [abs(b.value - a.value) for a, b in itertools.pairwise(late)]
             first = ((0.0, requests[name]),) if name in requests else ()
             tasks[name] = TaskRecord(
                 result=task,
-                final=_mean([p.accuracy for p in counted]),
+                final=_mean([p.value for p in counted]),
                 final_loss=_mean([p.loss for p in counted]),
                 rounds_to_target=reached[0].round if reached else None,
                 swing=_mean(steps),
@@ -128,7 +128,7 @@ def write(path: Path, run: CompactRun) -> None:
 
 def _task_json(task: TaskRecord) -> dict[str, Any]:
     # One line per curve: a list of numbers over hundreds of lines is no easier to read.
-    columns = list(zip(*((p.time, p.round, p.accuracy, p.loss) for p in task.curve), strict=True))
+    columns = list(zip(*((p.time, p.round, p.value, p.loss) for p in task.curve), strict=True))
     names = ("time", "round", "metric", "loss")
     lines = {
         name: " ".join(_text(value) for value in column)

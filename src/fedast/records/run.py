@@ -1,4 +1,8 @@
-"""The record of a run, in memory and on disk (the public contract of docs/records.md)."""
+"""The record of a run, in memory and on disk (the public contract of docs/records.md).
+
+Schema 2 is written, schema 1 is still read: its ``curves.csv`` has the metric in a column
+``accuracy``, whatever it is, and no columns ``model`` and ``metric``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,9 @@ from fedast.records.events import finite
 from fedast.records.metrics import Point, RunMetrics
 from fedast.version import __version__
 
-SCHEMA = 1
+SCHEMA = 2
+READABLE = (1, 2)
+_COLUMNS = ("task", "time", "round", "model", "metric", "value", "loss")
 CONFIG, RESULT, CURVES, EVENTS = "config.toml", "result.json", "curves.csv", "events.jsonl"
 ALL_TASKS = "all tasks"
 """Stands for all tasks together where tasks are named; no task may have this name."""
@@ -40,8 +46,8 @@ class TaskResult:
     staleness_max: int
     finish_reason: str
     saturated: int | None = None
-    """Aggregated updates in which a value was cut off that was too large for fp16; None if it was
-    not trained in fp16."""
+    """Aggregated updates with a value that was clipped because it was too large for fp16; None if
+    the task was not trained in fp16."""
 
     def to_json(self) -> dict[str, Any]:
         table = asdict(self)
@@ -64,7 +70,7 @@ class RunResult:
     requests: Mapping[TaskName, tuple[tuple[float, int], ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """Reallocations by task, times and new numbers; of a run in this process only."""
+    """Reallocations by task, as (time, active requests); not in the files."""
     fedast: str | None = field(default=None, compare=False)
     """The version that made it; 0.1.0 did not say."""
 
@@ -89,10 +95,10 @@ class RunResult:
         saturated: Mapping[TaskName, int] | None = None,
     ) -> RunResult:
         """``finals`` are metric and loss on a larger test set, for tasks that have one;
-        ``saturated`` counts updates with values cut off, for tasks that were trained in fp16."""
+        ``saturated`` counts updates with clipped values, for tasks trained in fp16."""
         tasks, curves, requests = {}, {}, {}
         for name, task in run_metrics.tasks.items():
-            last = (task.curve[-1].accuracy, task.curve[-1].loss) if task.curve else None
+            last = (task.curve[-1].value, task.curve[-1].loss) if task.curve else None
             last = finals.get(name, last)
             tasks[name] = TaskResult(
                 metric=metrics[name],
@@ -103,7 +109,7 @@ class RunResult:
                 updates=task.updates,
                 staleness_mean=task.staleness_mean,
                 staleness_max=task.staleness_max,
-                # A task that was to join later never finished: it never began.
+                # A task without a reason was to join later and never did.
                 finish_reason=str(task.finish_reason or FinishReason.INTERRUPTED),
                 saturated=(saturated or {}).get(name),
             )
@@ -167,9 +173,10 @@ def write_result(folder: Path, result: RunResult) -> None:
     """The curves, then the result: a folder that has the result is complete."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(("task", "time", "round", "accuracy", "loss"))
+    writer.writerow(_COLUMNS)
     for name, curve in result.curves.items():
-        writer.writerows((name, p.time, p.round, p.accuracy, p.loss) for p in curve)
+        metric = result.tasks[name].metric
+        writer.writerows((name, p.time, p.round, p.model, metric, p.value, p.loss) for p in curve)
     write_atomically(folder / CURVES, table.getvalue())
     text = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
     write_atomically(folder / RESULT, text)
@@ -183,21 +190,30 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def read_run(folder: Path) -> RunResult:
-    """What ``write_result`` wrote."""
+    """Read what ``write_result`` wrote, in this version or an earlier one."""
     try:
         data = json.loads((folder / RESULT).read_text(encoding="utf-8"))
         with (folder / CURVES).open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
     except OSError as error:
         raise UnusableFolder(f"{folder}: holds no finished run ({error.strerror})") from error
-    if data.get("schema") != SCHEMA:
+    schema = data.get("schema")
+    if schema not in READABLE:
         raise UnusableFolder(
-            f"{folder}: has records of schema {data.get('schema')}, this reads {SCHEMA}"
+            f"{folder}: {RESULT} has schema {schema}; this version of fedast reads "
+            f"{' and '.join(map(str, READABLE))}"
         )
+    value = "accuracy" if schema == 1 else "value"
     curves: dict[TaskName, list[Point]] = {name: [] for name in data["tasks"]}
     for row in rows:
         curves[row["task"]].append(
-            Point(float(row["time"]), int(row["round"]), float(row["accuracy"]), float(row["loss"]))
+            Point(
+                float(row["time"]),
+                int(row["round"]),
+                float(row[value]),
+                float(row["loss"]),
+                "average" if row.get("model") == "average" else "raw",
+            )
         )
     return RunResult(
         algorithm=data["algorithm"],

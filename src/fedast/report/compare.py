@@ -112,7 +112,7 @@ def mean_curve(curves: Sequence[Sequence[Point]], samples: int = 200) -> MeanCur
     rows = []
     for curve in curves:
         times = np.array([point.time for point in curve])
-        values = np.array([point.accuracy for point in curve])
+        values = np.array([point.value for point in curve])
         rows.append(np.interp(time, times, values))
     table = np.array(rows)
     return MeanCurve(time, table.mean(axis=0), table.min(axis=0), table.max(axis=0))

@@ -25,7 +25,7 @@ def expected_finish(curve: Sequence[Point], spec: TaskSpec, limit: float | None)
             ends.append(last.time / last.round * spec.max_rounds)
         recent = curve[-_RECENT:]
         times = np.array([point.time for point in recent])
-        values = np.array([point.accuracy for point in recent])
+        values = np.array([point.value for point in recent])
         if spec.target is not None and len(recent) >= 3 and np.isfinite(values).all():
             slope, level = np.polyfit(times - last.time, values, 1)
             ahead = (spec.target - level) / slope if slope else -1.0

@@ -140,7 +140,7 @@ def _tasks(chapter: Chapter) -> Figure:
 def _one_run(panel: Axes, task: str, record: TaskRecord, target: float | None, number: int) -> None:
     colour = _colour(number)
     panel.plot(
-        [p.time for p in record.curve], [p.accuracy for p in record.curve],
+        [p.time for p in record.curve], [p.value for p in record.curve],
         color=colour, linewidth=1.4, label=task,
     )  # fmt: skip
     if target is not None:
