@@ -25,8 +25,9 @@ from fedast.federation.memory import Hub, MemoryClient, MemoryServer
 from fedast.federation.transport import Uploaded
 from fedast.records.events import from_schema_1
 from fedast.records.run import read_run
-from fedast.reproduce.reproduce import jobs_of, stored_runs
-from fedast.reproduce.study import find_studies
+from fedast.reproduce.jobs import jobs_of
+from fedast.reproduce.load import find_studies
+from fedast.reproduce.store import stored_runs
 from fedast.run.execute import resume
 from fedast.run.federate import Federation, LocalTraining
 from tests.federation.support import audit, events
@@ -123,7 +124,7 @@ def test_results_of_0_1_0_are_found_again_and_reported(tmp_path: Path) -> None:
     stored = stored_runs(folder)
     wanted = jobs_of(find_studies([str(study)]), "quick")
     assert {job.identity for job in wanted} <= set(stored)
-    assert sorted({kept.place for kept in stored.values()}) == [
+    assert sorted({kept.path for kept in stored.values()}) == [
         "tiny/fedast-s/seed-1",
         "tiny/sync-st/seed-1",
     ]

@@ -1,7 +1,7 @@
 """The figures of a study, in the paper's forms: curves, grouped bars, sweeps.
 
-Numbers come from ``Chapter``, which is tested; here are only the strokes. A cell that has not been
-run leaves its place empty.
+Numbers come from ``StudyResults``, which is tested; here is only the drawing. A variant that has
+not been run leaves its place empty.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedast.records.metrics import Point
 from fedast.report.compare import mean_curve
 from fedast.report.figures import COLOURS, DASHES
 from fedast.reproduce.findings import every_run
-from fedast.reproduce.results import Chapter, Key, Missing, Unreached
+from fedast.reproduce.results import Key, Missing, StudyResults, Unreached
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,14 +31,14 @@ _RED = "#b03000"
 DPI = 130
 
 
-def figures_of(chapter: Chapter) -> dict[str, Figure]:
+def figures_of(results: StudyResults) -> dict[str, Figure]:
     """By kind; none for a study of which nothing has been run."""
-    if not any(chapter.runs.values()):
+    if not any(results.runs.values()):
         return {}
-    figures = {kind: _KINDS[kind](chapter) for kind in chapter.figures}
-    if chapter.stamp:
+    figures = {kind: _KINDS[kind](results) for kind in results.figures}
+    if results.disclaimer:
         for figure in figures.values():
-            _stamp(figure, chapter.stamp)
+            _stamp(figure, results.disclaimer)
     return figures
 
 
@@ -96,9 +96,9 @@ def _empty(panel: Axes, text: str = "not run yet") -> None:
     panel.set_yticks([])
 
 
-def _runs(chapter: Chapter, key: Key) -> list[CompactRun]:
+def _runs(results: StudyResults, key: Key) -> list[CompactRun]:
     try:
-        return chapter.found(key)
+        return results.runs_of(key)
     except Missing:
         return []
 
@@ -110,22 +110,22 @@ def _colour(number: int) -> str:
 # --- curves of one run: every task, and when it was done ----------------------------------------
 
 
-def _tasks(chapter: Chapter) -> Figure:
-    panels, series = chapter.labels("panel"), chapter.labels("series")
+def _tasks(results: StudyResults) -> Figure:
+    panels, series = results.labels("panel"), results.labels("series")
     figure = _frame(len(panels), len(series), 3.9, 3.0)
     grid = np.array(figure.axes).reshape(len(panels), len(series))
     for row, panel_label in enumerate(panels):
         for column, label in enumerate(series):
             panel: Axes = grid[row, column]
-            key = chapter.key(panel=panel_label, series=label, x="")
+            key = results.key(panel=panel_label, series=label, x="")
             name = f"{label}, {panel_label} targets" if panel_label else label
-            runs = _runs(chapter, key)
+            runs = _runs(results, key)
             panel.set_title(f"{name}, seed {runs[0].seed}" if runs else name, fontsize=10)
             if not runs:
                 _empty(panel)
                 continue
             for number, (task, record) in enumerate(runs[0].tasks.items()):
-                _one_run(panel, task, record, chapter.targets[key][task], number)
+                _one_run(panel, task, record, results.targets[key][task], number)
             panel.set_xlabel("simulated time")
             panel.set_ylabel("test accuracy")
             panel.set_xlim(left=0)
@@ -157,19 +157,19 @@ def _one_run(panel: Axes, task: str, record: TaskRecord, target: float | None, n
 # --- grouped bars -------------------------------------------------------------------------------
 
 
-def _bars(chapter: Chapter) -> Figure:
-    panels = chapter.labels("panel")
-    by_task = chapter.axis("x") is None and chapter.per_run == "last"
-    grouped = {label: _groups(chapter, label, by_task) for label in panels}
+def _bars(results: StudyResults) -> Figure:
+    panels = results.labels("panel")
+    by_task = results.axis("x") is None and results.per_run == "last"
+    grouped = {label: _groups(results, label, by_task) for label in panels}
     bars = max(sum(map(len, groups.values())) for groups in grouped.values())
     rows = -(-len(panels) // 2)
     columns = -(-len(panels) // rows)
     figure = _frame(rows, columns, max(3.4, 0.9 + 0.38 * bars), 3.4)
     for panel, (label, groups) in zip(figure.axes, grouped.items(), strict=False):
-        _bar_panel(panel, chapter, groups)
+        _bar_panel(panel, results, groups)
         panel.set_title(f"{label} targets" if label and by_task else label, fontsize=10)
         panel.set_ylabel("simulated time to target")
-        axis = chapter.axis("x")
+        axis = results.axis("x")
         if axis is not None:
             panel.set_xlabel(axis.name)
     for panel in figure.axes[len(panels) :]:
@@ -179,17 +179,17 @@ def _bars(chapter: Chapter) -> Figure:
 
 
 def _groups(
-    chapter: Chapter, panel: str, by_task: bool
+    results: StudyResults, panel: str, by_task: bool
 ) -> dict[str, list[tuple[str, Key, str | None]]]:
-    """Per group of bars its bars: series, cell, and a task where the group is one."""
-    series = chapter.labels("series")
+    """Per group of bars its bars: series, variant, and a task where the group is one."""
+    series = results.labels("series")
     if not by_task:
         return {
-            x: [(label, chapter.key(panel=panel, x=x, series=label), None) for label in series]
-            for x in chapter.labels("x")
+            x: [(label, results.key(panel=panel, x=x, series=label), None) for label in series]
+            for x in results.labels("x")
         }
-    keys = {label: chapter.key(panel=panel, x="", series=label) for label in series}
-    tasks = next(iter(chapter.targets[key] for key in keys.values()))
+    keys = {label: results.key(panel=panel, x="", series=label) for label in series}
+    tasks = next(iter(results.targets[key] for key in keys.values()))
     groups: dict[str, list[tuple[str, Key, str | None]]] = {
         task: [(label, key, task) for label, key in keys.items()] for task in tasks
     }
@@ -198,7 +198,7 @@ def _groups(
 
 
 def _bar_panel(
-    panel: Axes, chapter: Chapter, groups: Mapping[str, Sequence[tuple[str, Key, str | None]]]
+    panel: Axes, results: StudyResults, groups: Mapping[str, Sequence[tuple[str, Key, str | None]]]
 ) -> None:
     count = len(next(iter(groups.values())))
     step = 0.8 / count
@@ -213,7 +213,7 @@ def _bar_panel(
         for number, (label, key, task) in enumerate(bars):
             x = place + (number - (count - 1) / 2) * step
             try:
-                times = list(chapter.times(key, task).values())
+                times = list(results.times(key, task).values())
             except Missing:
                 leave_open(x, number, label, "not run")
                 continue
@@ -228,7 +228,7 @@ def _bar_panel(
                 x, mean, step * 0.92, yerr=deviation, color=_colour(number), label=label,
                 error_kw={"elinewidth": 0.9, "ecolor": "#333333"}, capsize=2,
             )  # fmt: skip
-            _gain_label(panel, chapter, groups, place, number, (x, mean + (deviation or 0.0)))
+            _gain_label(panel, results, groups, place, number, (x, mean + (deviation or 0.0)))
     if not tallest:
         _empty(panel, "not reached" if "not reached" in dict(open_bars).values() else "not run yet")
         return
@@ -249,7 +249,7 @@ def _bar_panel(
 
 def _gain_label(
     panel: Axes,
-    chapter: Chapter,
+    results: StudyResults,
     groups: Mapping[str, Sequence[tuple[str, Key, str | None]]],
     place: int,
     number: int,
@@ -257,11 +257,11 @@ def _gain_label(
 ) -> None:
     bars = list(groups.values())[place]
     label, key, task = bars[number]
-    base = [bar for bar in bars if bar[0] == chapter.baseline]
-    if not base or label == chapter.baseline:
+    base = [bar for bar in bars if bar[0] == results.baseline]
+    if not base or label == results.baseline:
         return
     try:
-        gain, _ = chapter.gains(key, base[0][1], task)
+        gain, _ = results.gains(key, base[0][1], task)
     except (Missing, Unreached):
         return
     panel.annotate(
@@ -270,44 +270,45 @@ def _gain_label(
     )  # fmt: skip
 
 
-# --- many cells below one another --------------------------------------------------------------
+# --- many variants below one another --------------------------------------------------------------
 
 
-def _dots(chapter: Chapter) -> Figure:
-    return _dot_rows(chapter, ranked=False)
+def _dots(results: StudyResults) -> Figure:
+    return _dot_rows(results, ranked=False)
 
 
-def _ranking(chapter: Chapter) -> Figure:
-    return _dot_rows(chapter, ranked=True)
+def _ranking(results: StudyResults) -> Figure:
+    return _dot_rows(results, ranked=True)
 
 
-def _dot_rows(chapter: Chapter, *, ranked: bool) -> Figure:
-    """A row for each cell, a panel for its time and for each task: seeds as dots, their mean a bar.
+def _dot_rows(results: StudyResults, *, ranked: bool) -> Figure:
+    """A row for each variant, a panel for its time and one for each task: seeds as dots, their
+    mean as a bar.
 
-    ``ranked``: the fastest first, by the seeds that all cells have been run with, which are the
+    ``ranked``: the fastest first, by the seeds that all variants have been run with, which are the
     only ones shown (if there are any); otherwise in the order of the study.
     """
-    rows = [(", ".join(filter(None, key)), key) for key in chapter.places if _runs(chapter, key)]
+    rows = [(", ".join(filter(None, key)), key) for key in results.folders if _runs(results, key)]
     shown: set[int] | None = None
     if ranked:
-        shown = chapter.common_seeds([key for _, key in rows]) or None
-        rows.sort(key=lambda row: _overall(chapter, row[1], shown))
-    first, *others = chapter.targets.values()
+        shown = results.common_seeds([key for _, key in rows]) or None
+        rows.sort(key=lambda row: _overall(results, row[1], shown))
+    first, *others = results.targets.values()
     columns = [None, *(task for task in first if all(task in other for other in others))]
     figure = _frame(1, len(columns), 2.7, 0.9 + 0.21 * len(rows))
     for panel, task in zip(figure.axes, columns, strict=True):
-        whole = "all tasks" if chapter.per_run == "last" else "mean of the tasks"
+        whole = "all tasks" if results.per_run == "last" else "mean of the tasks"
         panel.set_title(task or whole, fontsize=10)
         panel.set_xlabel("simulated time to target")
         for place, (_, key) in enumerate(rows):
-            times = _times(chapter, key, task, shown)
+            times = _times(results, key, task, shown)
             known = [time for time in times if time is not None]
-            colour = _colour(0 if chapter.baseline in key else 1)
+            colour = _colour(0 if results.baseline in key else 1)
             panel.scatter(known, [place] * len(known), s=14, color=colour, alpha=0.55, linewidths=0)
             if len(known) == len(times):
                 mean = statistics.fmean(known)
                 panel.plot([mean, mean], [place - 0.36, place + 0.36], color=colour, linewidth=2.2)
-                if chapter.baseline in key:
+                if results.baseline in key:
                     panel.axvline(mean, color=colour, linewidth=0.8, linestyle=":", zorder=0)
             else:
                 panel.annotate(  # who misses a target is slow: there is room on the left
@@ -323,14 +324,14 @@ def _dot_rows(chapter: Chapter, *, ranked: bool) -> Figure:
 
 
 def _times(
-    chapter: Chapter, key: Key, task: str | None, seeds: set[int] | None
+    results: StudyResults, key: Key, task: str | None, seeds: set[int] | None
 ) -> list[float | None]:
-    times = chapter.times(key, task)
+    times = results.times(key, task)
     return [time for seed, time in times.items() if seeds is None or seed in seeds]
 
 
-def _overall(chapter: Chapter, key: Key, seeds: set[int] | None) -> float:
-    times = _times(chapter, key, None, seeds)
+def _overall(results: StudyResults, key: Key, seeds: set[int] | None) -> float:
+    times = _times(results, key, None, seeds)
     known = [time for time in times if time is not None]
     return statistics.fmean(known) if known and len(known) == len(times) else math.inf
 
@@ -338,21 +339,21 @@ def _overall(chapter: Chapter, key: Key, seeds: set[int] | None) -> float:
 # --- mean curves ----------------------------------------------------------------------------------
 
 
-def _curves(chapter: Chapter) -> Figure:
-    return _mean_curves(chapter, "accuracy", lambda point: point)
+def _curves(results: StudyResults) -> Figure:
+    return _mean_curves(results, "accuracy", lambda point: point)
 
 
-def _losses(chapter: Chapter) -> Figure:
+def _losses(results: StudyResults) -> Figure:
     return _mean_curves(
-        chapter, "loss", lambda point: Point(point.time, point.round, point.loss, point.loss)
+        results, "loss", lambda point: Point(point.time, point.round, point.loss, point.loss)
     )
 
 
-def _mean_curves(chapter: Chapter, what: str, of: Callable[[Point], Point]) -> Figure:
+def _mean_curves(results: StudyResults, what: str, of: Callable[[Point], Point]) -> Figure:
     """A panel for every data set and number of tasks; or, with different tasks, for every task."""
-    panels, xs, series = (chapter.labels(role) for role in ("panel", "x", "series"))
-    first = next(iter(chapter.targets.values()))
-    apart = chapter.per_run == "last" and len(first) > 1 and len(xs) == 1
+    panels, xs, series = (results.labels(role) for role in ("panel", "x", "series"))
+    first = next(iter(results.targets.values()))
+    apart = results.per_run == "last" and len(first) > 1 and len(xs) == 1
     columns: list[str | None] = list(first) if apart else list(xs)
     figure = _frame(len(panels), len(columns), 4.6 if len(columns) < 3 else 3.6, 2.9)
     grid = np.array(figure.axes).reshape(len(panels), len(columns))
@@ -361,20 +362,20 @@ def _mean_curves(chapter: Chapter, what: str, of: Callable[[Point], Point]) -> F
             panel: Axes = grid[row, column]
             task = name if apart else None
             x = "" if apart or name is None else name
-            axis = chapter.axis("x")
+            axis = results.axis("x")
             title = task or " ".join(
                 filter(None, (panel_label, f"{x} {axis.name}" if axis else ""))
             )
             panel.set_title(title, fontsize=10)
             for number, label in enumerate(series):
-                key = chapter.key(panel=panel_label, x=x, series=label)
-                _curve(panel, chapter, key, task, label, number, of, what)
+                key = results.key(panel=panel_label, x=x, series=label)
+                _curve(panel, results, key, task, label, number, of, what)
             if not panel.lines:
                 _empty(panel)
                 continue
-            key = chapter.key(panel=panel_label, x=x, series=series[0])
+            key = results.key(panel=panel_label, x=x, series=series[0])
             target = (
-                chapter.targets[key][task] if task else next(iter(chapter.targets[key].values()))
+                results.targets[key][task] if task else next(iter(results.targets[key].values()))
             )
             if target is not None and what == "accuracy":
                 panel.axhline(target, color=_GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
@@ -387,7 +388,7 @@ def _mean_curves(chapter: Chapter, what: str, of: Callable[[Point], Point]) -> F
 
 def _curve(
     panel: Axes,
-    chapter: Chapter,
+    results: StudyResults,
     key: Key,
     task: str | None,
     label: str,
@@ -395,7 +396,7 @@ def _curve(
     of: Callable[[Point], Point],
     what: str,
 ) -> None:
-    runs = _runs(chapter, key)
+    runs = _runs(results, key)
     curves = [
         [of(point) for point in record.curve]
         for run in runs
@@ -411,7 +412,7 @@ def _curve(
         label=label,
     )  # fmt: skip
     if what == "accuracy":
-        times = [chapter.time(run, task) for run in runs]
+        times = [results.time(run, task) for run in runs]
         known = [time for time in times if time is not None]
         if known and len(known) == len(times):
             mean = statistics.fmean(known)
@@ -426,12 +427,12 @@ def _curve(
 # --- requests over time -------------------------------------------------------------------------
 
 
-def _allocation(chapter: Chapter) -> Figure:
+def _allocation(results: StudyResults) -> Figure:
     """Active requests of every task, of the first series that moves any."""
     figure = _frame(1, 1, 7.0, 3.4)
     (panel,) = figure.axes
-    for key in chapter.places:
-        runs = _runs(chapter, key)
+    for key in results.folders:
+        runs = _runs(results, key)
         if not runs or not any(len(task.requests) > 1 for task in runs[0].tasks.values()):
             continue
         run = runs[0]
@@ -457,25 +458,25 @@ def _allocation(chapter: Chapter) -> Figure:
 # --- sweeps ---------------------------------------------------------------------------------------
 
 
-def _sweep_time(chapter: Chapter) -> Figure:
-    return _sweep(chapter, [("simulated time to target", lambda t: t.result.time_to_target)])
+def _sweep_time(results: StudyResults) -> Figure:
+    return _sweep(results, [("simulated time to target", lambda t: t.result.time_to_target)])
 
 
-def _sweep_rounds(chapter: Chapter) -> Figure:
-    return _sweep(chapter, [("rounds to target", lambda task: task.rounds_to_target)])
+def _sweep_rounds(results: StudyResults) -> Figure:
+    return _sweep(results, [("rounds to target", lambda task: task.rounds_to_target)])
 
 
-def _sweep_final(chapter: Chapter) -> Figure:
+def _sweep_final(results: StudyResults) -> Figure:
     return _sweep(
-        chapter,
+        results,
         [("final accuracy", lambda task: task.final), ("final loss", lambda task: task.final_loss)],
     )
 
 
 def _sweep(
-    chapter: Chapter, quantities: Sequence[tuple[str, Callable[[TaskRecord], float | None]]]
+    results: StudyResults, quantities: Sequence[tuple[str, Callable[[TaskRecord], float | None]]]
 ) -> Figure:
-    panels, axis = chapter.labels("panel"), chapter.axis("x")
+    panels, axis = results.labels("panel"), results.axis("x")
     assert axis is not None
     figure = _frame(len(quantities), len(panels), 4.3, 3.0)
     grid = np.array(figure.axes).reshape(len(quantities), len(panels))
@@ -483,44 +484,44 @@ def _sweep(
         for column, panel_label in enumerate(panels):
             panel: Axes = grid[row, column]
             panel.set_title(panel_label, fontsize=10)
-            _sweep_panel(panel, chapter, panel_label, of)
+            _sweep_panel(panel, results, panel_label, of)
             if not panel.lines and not panel.collections:
                 _empty(panel)
                 continue
             panel.set_xlabel(axis.name)
             panel.set_ylabel(name)
-    if chapter.axis("series") is not None or len(next(iter(chapter.targets.values()))) > 1:
+    if results.axis("series") is not None or len(next(iter(results.targets.values()))) > 1:
         _legend(figure)
     return figure
 
 
 def _sweep_panel(
-    panel: Axes, chapter: Chapter, panel_label: str, of: Callable[[TaskRecord], float | None]
+    panel: Axes, results: StudyResults, panel_label: str, of: Callable[[TaskRecord], float | None]
 ) -> None:
-    axis = chapter.axis("x")
+    axis = results.axis("x")
     assert axis is not None
     first = next(
-        targets for key, targets in chapter.targets.items() if not panel_label or panel_label in key
+        targets for key, targets in results.targets.items() if not panel_label or panel_label in key
     )
-    several = chapter.axis("series") is None and len(first) > 1
+    several = results.axis("series") is None and len(first) > 1
     lines: list[tuple[str, str, str | None]] = (
         [(task, "", task) for task in first]
         if several
-        else [(label or panel_label, label, None) for label in chapter.labels("series")]
+        else [(label or panel_label, label, None) for label in results.labels("series")]
     )
     for number, (name, series, task) in enumerate(lines):
         found: list[tuple[int, float, float]] = []
         for place, x in enumerate(axis.labels):
-            key = chapter.key(panel=panel_label, x=x, series=series)
+            key = results.key(panel=panel_label, x=x, series=series)
             try:
-                if chapter.diverged(key, task):  # a mean over the others would flatter it
+                if results.diverged(key, task):  # a mean over the others would flatter it
                     panel.scatter(
                         [place + 0.06 * number], [0.03], marker="X", s=45, color=_colour(number),
                         transform=panel.get_xaxis_transform(), zorder=6, clip_on=False,
                         label="a run diverged",
                     )  # fmt: skip
                     continue
-                values = list(every_run(chapter, key, of, task).values())
+                values = list(every_run(results, key, of, task).values())
             except (Missing, Unreached):
                 continue
             spread = statistics.stdev(values) if len(values) > 1 else 0.0
@@ -540,7 +541,7 @@ def _sweep_panel(
     panel.set_xlim(-0.25, len(axis.labels) - 0.75)
 
 
-_KINDS: Mapping[str, Callable[[Chapter], Figure]] = {
+_KINDS: Mapping[str, Callable[[StudyResults], Figure]] = {
     "tasks": _tasks,
     "bars": _bars,
     "dots": _dots,

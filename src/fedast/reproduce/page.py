@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedast.records.compact import CompactRun
 from fedast.reproduce.figures import DPI
-from fedast.reproduce.results import Chapter, Key
+from fedast.reproduce.results import Key, StudyResults
 from fedast.reproduce.rows import Row, rows_of
 
 _MARKS = {
@@ -41,7 +41,7 @@ details { margin: 0.6rem 0; } summary { cursor: pointer; color: #0072B2; }
 
 def write_page(
     path: Path,
-    chapters: Sequence[Chapter],
+    all_results: Sequence[StudyResults],
     figures: Mapping[str, Mapping[str, Path]],
     *,
     scale: str,
@@ -49,13 +49,13 @@ def write_page(
     folder: str,
 ) -> None:
     """``figures`` are PNG files by study and kind; they go into the page itself."""
-    rows = {chapter.name: rows_of(chapter) for chapter in chapters}
+    rows = {results.name: rows_of(results) for results in all_results}
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width'>",
         f"<title>FedAST, reproduced</title><style>{_STYLE}</style></head><body>",
         "<h1>FedAST, reproduced</h1>",
-        f"<p class='lead'>{html.escape(summary(chapters))}</p>",
+        f"<p class='lead'>{html.escape(summary(all_results))}</p>",
     ]
     if scale == "quick":
         parts.append(
@@ -65,18 +65,18 @@ def write_page(
     if settings:
         text = ", ".join(settings)
         parts.append(f"<p class='warn'>Settings of all runs: <code>{html.escape(text)}</code></p>")
-    parts += ["<h2>Paper and ours</h2>", _table(chapters, rows), _verdict_rule()]
-    for chapter in chapters:
-        parts += _section(chapter, figures.get(chapter.name, {}), folder, scale)
+    parts += ["<h2>Paper and ours</h2>", _table(all_results, rows), _verdict_rule()]
+    for results in all_results:
+        parts += _section(results, figures.get(results.name, {}), folder, scale)
     parts.append("</body></html>\n")
     path.write_text("\n".join(parts), encoding="utf-8")
 
 
-def summary(chapters: Sequence[Chapter]) -> str:
-    there, wanted = (sum(chapter.count[i] for chapter in chapters) for i in (0, 1))
-    if not all(chapter.comparable for chapter in chapters):
+def summary(all_results: Sequence[StudyResults]) -> str:
+    there, wanted = (sum(results.count[i] for results in all_results) for i in (0, 1))
+    if not all(results.comparable for results in all_results):
         return f"{there} of {wanted} runs, at quick scale."
-    rows = [row for chapter in chapters for row in rows_of(chapter)]
+    rows = [row for results in all_results for row in rows_of(results)]
     counts = {
         verdict: sum(row.verdict == verdict for row in rows)
         for verdict in ("agrees", "cannot be told", "does not agree", "partly run", "not run")
@@ -89,9 +89,9 @@ def summary(chapters: Sequence[Chapter]) -> str:
     )
 
 
-def verdict_text(row: Row, chapter: Chapter) -> str:
+def verdict_text(row: Row, results: StudyResults) -> str:
     if row.verdict == "partly run" and row.seeds:
-        return f"{row.seeds} of {chapter.seeds} seeds"
+        return f"{row.seeds} of {results.seeds} seeds"
     return _MARKS.get(row.verdict, row.verdict)
 
 
@@ -108,46 +108,48 @@ def _verdict_rule() -> str:
     )
 
 
-def _table(chapters: Sequence[Chapter], rows: Mapping[str, Sequence[Row]]) -> str:
+def _table(all_results: Sequence[StudyResults], rows: Mapping[str, Sequence[Row]]) -> str:
     lines = [
         "<table><thead><tr><th>experiment</th><th>quantity</th><th>paper</th><th>ours</th>"
         "<th>verdict</th><th>seeds</th><th>remark</th></tr></thead><tbody>"
     ]
-    for chapter in chapters:
-        for row in rows[chapter.name]:
+    for results in all_results:
+        for row in rows[results.name]:
             kind = row.verdict.partition(" ")[0]
             lines.append(
-                f"<tr><td><a href='#{chapter.name}'>{html.escape(chapter.name)}</a></td>"
+                f"<tr><td><a href='#{results.name}'>{html.escape(results.name)}</a></td>"
                 f"<td title='{html.escape(row.where)}'>{html.escape(row.what)}</td>"
                 f"<td class='number'>{html.escape(row.paper)}</td>"
                 f"<td>{html.escape(row.ours)}</td>"
-                f"<td class='number {kind}'>{verdict_text(row, chapter)}</td>"
+                f"<td class='number {kind}'>{verdict_text(row, results)}</td>"
                 f"<td>{row.seeds}</td><td class='note'>{html.escape(row.note)}</td></tr>"
             )
     lines.append("</tbody></table>")
     return "\n".join(lines)
 
 
-def _section(chapter: Chapter, figures: Mapping[str, Path], folder: str, scale: str) -> list[str]:
-    there, wanted = chapter.count
+def _section(
+    results: StudyResults, figures: Mapping[str, Path], folder: str, scale: str
+) -> list[str]:
+    there, wanted = results.count
     lines = [
-        f"<h2 id='{chapter.name}'>{html.escape(chapter.title)}</h2>",
-        f"<p class='where'>In the paper: {html.escape(chapter.where)}. "
-        f"{html.escape(chapter.says)}</p>",
+        f"<h2 id='{results.name}'>{html.escape(results.title)}</h2>",
+        f"<p class='where'>In the paper: {html.escape(results.where)}. "
+        f"{html.escape(results.says)}</p>",
     ]
     for kind, path in figures.items():
         content = path.read_bytes()
         width = int.from_bytes(content[16:20], "big") * 96 // DPI  # of a PNG; as large as drawn
         data = base64.b64encode(content).decode()
-        alt = html.escape(f"{chapter.title}: {kind}")
+        alt = html.escape(f"{results.title}: {kind}")
         lines.append(f"<img alt='{alt}' width='{width}' src='data:image/png;base64,{data}'>")
     lines.append(
         f"<details><summary>Runs: {there} of {wanted}</summary><table><thead><tr>"
         "<th>run</th><th>seeds</th><th>finish</th><th>seconds*</th><th>updates/s*</th>"
         "<th>on</th><th>repeat it</th></tr></thead><tbody>"
     )
-    for key, place in chapter.places.items():
-        lines.append(_run_line(chapter, key, place, folder, scale))
+    for key, place in results.folders.items():
+        lines.append(_run_line(results, key, place, folder, scale))
     lines.append(
         "</tbody></table><p class='lead'>* of each run, beside the others that ran at the same time"
         "</p></details>"
@@ -155,13 +157,13 @@ def _section(chapter: Chapter, figures: Mapping[str, Path], folder: str, scale: 
     return lines
 
 
-def _run_line(chapter: Chapter, key: Key, place: str, folder: str, scale: str) -> str:
+def _run_line(results: StudyResults, key: Key, place: str, folder: str, scale: str) -> str:
     name = html.escape(", ".join(key))
-    runs = chapter.runs.get(key, {})
+    runs = results.runs.get(key, {})
     if not runs:
-        command = html.escape(missing_command(chapter, key, folder, scale))
+        command = html.escape(missing_command(results, key, folder, scale))
         return (
-            f"<tr><td>{name}</td><td>0 of {chapter.seeds}</td><td colspan='4'>not run yet</td>"
+            f"<tr><td>{name}</td><td>0 of {results.seeds}</td><td colspan='4'>not run yet</td>"
             f"<td><code>{command}</code></td></tr>"
         )
     found: list[CompactRun] = list(runs.values())
@@ -182,19 +184,19 @@ def _run_line(chapter: Chapter, key: Key, place: str, folder: str, scale: str) -
     )
 
 
-def missing_command(chapter: Chapter, key: Key | None, folder: str, scale: str) -> str:
-    """What runs a cell, or all that is missing of a study."""
-    words = ["fedast reproduce", chapter.source]
+def missing_command(results: StudyResults, key: Key | None, folder: str, scale: str) -> str:
+    """What runs a variant, or all that is missing of a study."""
+    words = ["fedast reproduce", results.source]
     words += [f'--only "{label}"' for label in key or ()]
     words += ["--scale quick"] if scale == "quick" else []
-    words += [f"--set {setting}" for setting in chapter.settings]
+    words += [f"--set {setting}" for setting in results.settings]
     return " ".join([*words, "--out", folder])
 
 
 # --- documents ----------------------------------------------------------------------------------
 
 
-def markdown_table(chapters: Sequence[Chapter], *, short: bool, folder: str) -> str:
+def markdown_table(all_results: Sequence[StudyResults], *, short: bool, folder: str) -> str:
     """All rows with where their runs are, or only the headlines."""
     lines = []
     if short:
@@ -207,9 +209,9 @@ def markdown_table(chapters: Sequence[Chapter], *, short: bool, folder: str) -> 
             "| experiment | quantity | paper | ours | verdict | seeds | remark | runs |",
             "|---|---|---:|---:|---|---:|---|---|",
         ]
-    for chapter in chapters:
-        for row in rows_of(chapter):
-            cells = [row.what, row.paper, row.ours, verdict_text(row, chapter)]
+    for results in all_results:
+        for row in rows_of(results):
+            cells = [row.what, row.paper, row.ours, verdict_text(row, results)]
             if short:
                 if row.headline:
                     lines.append(_line(cells))
@@ -218,9 +220,9 @@ def markdown_table(chapters: Sequence[Chapter], *, short: bool, folder: str) -> 
                 f"[{number}]({folder}/{place})" for number, place in enumerate(row.runs, 1)
             )
             if row.verdict in ("not run", "partly run"):
-                runs += f" `fedast reproduce {chapter.source}`"
+                runs += f" `fedast reproduce {results.source}`"
             lines.append(
-                _line([chapter.name, *cells, str(row.seeds), f"{row.where}; {row.note}", runs])
+                _line([results.name, *cells, str(row.seeds), f"{row.where}; {row.note}", runs])
             )
     return "\n".join(lines)
 
