@@ -304,6 +304,7 @@ def test_settings_of_one_algorithm_reach_its_runs_only(small: Path, tmp_path: Pa
         ('label = "2"', 'label = "1"', "have the same label"),
         ('measure = "first"', 'measure = "fastest"', "measure"),
         ("title =", "titel =", "title"),
+        ('"bars"', '"barss"', "there is no figure 'barss'; did you mean 'bars'"),
         ('extends = "x"', "", ""),
     ],
 )
@@ -315,6 +316,14 @@ def test_what_is_wrong_with_a_file_is_said(small: Path, old: str, new: str, mess
         assert old in SMALL
         small.write_text(SMALL.replace(old, new))
     with pytest.raises(ConfigError, match=message):
+        load_study(small)
+
+
+def test_a_sweep_needs_an_axis_to_sweep(small: Path) -> None:
+    small.write_text(
+        SMALL.replace('"bars"', '"sweep-time"').replace('role = "x"', 'role = "panel"')
+    )
+    with pytest.raises(ConfigError, match="sweep-time needs an axis with role x"):
         load_study(small)
 
 
@@ -400,6 +409,34 @@ def test_a_study_is_run_once_and_reported(small: Path, tmp_path: Path) -> None:
     (row,) = json.loads(fedast("report", out, small, "--json").output)
     assert row["verdict"] == "not compared"
     assert row["seeds"] == 2
+
+
+OWN_FIGURE = """
+from matplotlib.figure import Figure
+
+def finish(results):
+    figure = Figure()
+    panel = figure.subplots()
+    for number, runs in enumerate(results.runs.values()):
+        panel.scatter([number] * len(runs), [run.finish_time for run in runs.values()])
+    return figure
+"""
+
+
+def test_a_study_can_name_a_figure_of_ones_own(small: Path, tmp_path: Path) -> None:
+    small.write_text(SMALL.replace('"bars", "curves", "dots"', '"own_figure:finish"'))
+    out = tmp_path / "results"
+    only = ("--only", "1", "--only", "FedAST(S)", "--seeds", "1")
+    fedast("reproduce", small, "--scale", "quick", "--out", out, *only)
+    refused = fedast("report", out, small)
+    assert refused.exit_code == 2
+    assert "own_figure:finish: cannot import 'own_figure'" in refused.output
+    (tmp_path / "own_figure.py").write_text(OWN_FIGURE)
+    page = fedast("report", out, small)
+    assert page.exit_code == 0, page.output
+    assert sorted(path.name for path in (out / "figures").glob("*.png")) == [
+        "small-own-figure-finish.png", "small-ranking.png"
+    ]  # fmt: skip
 
 
 BROKEN = """

@@ -12,7 +12,7 @@ from fedast.records.compact import CompactRun, TaskRecord
 from fedast.records.metrics import Point
 from fedast.records.run import TaskResult
 from fedast.reproduce.claims import Claim
-from fedast.reproduce.figures import figures_of
+from fedast.reproduce.figures.save import draw_figures
 from fedast.reproduce.results import Axis, Key, StudyResults
 from fedast.reproduce.rows import Row, rows_of
 
@@ -268,7 +268,7 @@ def test_many_variants_below_one_another(seeds: Sequence[Sequence[int]]) -> None
         for (key, time), each in zip({("fast",): 9.0, ("slow",): 5.0}.items(), seeds, strict=True)
     }
     found = results([SERIES], variants, runs=runs, figures=("dots", "ranking"))
-    figures = figures_of(found)
+    figures = draw_figures(found)
     assert set(figures) == {"dots", "ranking"}
     for kind, figure in figures.items():
         shown = [text.get_text() for text in figure.axes[0].get_yticklabels()]
@@ -284,7 +284,7 @@ def test_a_variant_that_missed_its_target_says_so() -> None:
         ("slow",): [{"a": task()}] * 2,
     }
     found = results([SERIES], variants, figures=("dots",))
-    texts = [text.get_text() for text in figures_of(found)["dots"].axes[0].texts]
+    texts = [text.get_text() for text in draw_figures(found)["dots"].axes[0].texts]
     assert texts == ["1 of 2 not reached"]
 
 
@@ -477,11 +477,11 @@ def test_a_run_of_several_tasks_takes_as_long_as_its_last_or_their_mean() -> Non
 def test_figures_say_if_their_labels_name_other_data() -> None:
     text = "Quick scale, not the paper's data: digits-mlp in place of mnist"
     found = timed([90.0] * 3, [200.0] * 3, figures=("bars", "dots", "ranking"), disclaimer=text)
-    for figure in figures_of(found).values():
+    for figure in draw_figures(found).values():
         shown = figure.get_suptitle()
         assert " ".join(shown.split()) == text
     plain = timed([90.0] * 3, [200.0] * 3, figures=("bars",))
-    assert figures_of(plain)["bars"].get_suptitle() == ""
+    assert draw_figures(plain)["bars"].get_suptitle() == ""
 
 
 def missing(found: StudyResults, key: Key, until: float) -> StudyResults:

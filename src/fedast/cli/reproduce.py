@@ -180,13 +180,16 @@ def _span(seconds: float) -> str:
 def report(
     folder: str, names: Sequence[str], *, update: Sequence[str], page: bool, as_json: bool
 ) -> None:
-    from fedast.reproduce.figures import figures_of, save_figures
+    from fedast.reproduce.figures.save import draw_figures, save_figures
     from fedast.reproduce.page import between_markers, markdown_table, summary, write_page
     from fedast.reproduce.rows import rows_of
+    from fedast.tasks.own import make_importable
 
     place = Path(folder)
     kind = read_manifest(place)
     wanted = find_studies(names) if names else studies_with_runs(place, kind.scale, kind.settings)
+    # A study's own figures are found beside its file.
+    make_importable([str(Path(s.source).parent) for s in wanted if s.source.endswith(".toml")])
     chosen = list(collect(wanted, place, kind.scale, kind.settings))
     if as_json:
         table = [
@@ -211,7 +214,7 @@ def report(
         click.echo(f"Updated: {path}")
     if page:
         drawn = {
-            results.name: save_figures(figures_of(results), place / "figures", results.name)
+            results.name: save_figures(draw_figures(results), place / "figures", results.name)
             for results in chosen
         }
         write_page(

@@ -8,6 +8,7 @@ from typing import Any
 from fedast.config.errors import ConfigError
 from fedast.config.load import nearest
 from fedast.reproduce.claims import Claim
+from fedast.reproduce.figures.registry import FIGURES
 from fedast.reproduce.study import Study, algorithm_of, slug
 
 _NEEDS: Mapping[str, str] = {
@@ -30,8 +31,7 @@ def check(study: Study, source: str) -> None:
     roles = [axis.role for axis in study.axes]
     if len(set(roles)) < len(roles):
         raise ConfigError("axes", "two axes have the same role", source)
-    if any(kind.startswith("sweep") for kind in study.config.figures) and "x" not in roles:
-        raise ConfigError("figures", "a sweep needs an axis with role x", source)
+    _check_figures(study, roles, source)
     tasks = {task.name for variant in study.variants() for task in variant.config(0, "full").tasks}
     names = {name for name in tasks if name}
     _check_base(study, names, source)
@@ -40,6 +40,15 @@ def check(study: Study, source: str) -> None:
             _check_claim(claim, study, axes, names)
         except ConfigError as error:
             raise error.within(source) from None
+
+
+def _check_figures(study: Study, roles: Collection[str], source: str) -> None:
+    for name in study.config.figures:
+        if name not in FIGURES and ":" not in name:
+            problem = f"there is no figure {name!r}{nearest(name, FIGURES)}"
+            raise ConfigError("figures", problem, source)
+        if name.startswith("sweep-") and "x" not in roles:
+            raise ConfigError("figures", f"{name} needs an axis with role x", source)
 
 
 def _check_claim(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedast.records.compact import CompactRun
-from fedast.reproduce.figures import DPI
+from fedast.reproduce.figures.save import DPI
 from fedast.reproduce.results import Key, StudyResults
 from fedast.reproduce.rows import Row, rows_of
 

@@ -46,12 +46,6 @@ class AxisConfig(Section):
     values: tuple[AxisValue, ...] = Field(min_length=1)
 
 
-Figure: TypeAlias = Literal[
-    "tasks", "bars", "dots", "ranking", "curves", "losses", "allocation",
-    "sweep-time", "sweep-rounds", "sweep-final",
-]  # fmt: skip
-
-
 class StudyConfig(Section):
     """A whole study's file."""
 
@@ -65,7 +59,8 @@ class StudyConfig(Section):
     """One of the paper's studies; its base comes before this one's own."""
     base: dict[str, Any] = Field(default_factory=dict)
     axes: tuple[AxisConfig, ...] = Field(min_length=1)
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[str, ...] = ()
+    """Names of ``figures.registry``, or ``package.module:function``."""
     baseline: str = ""
     """The label (of a series) that gains are measured against, or that figures highlight."""
     per_run: Literal["last", "mean"] = "last"
