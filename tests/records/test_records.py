@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fedast.cli.tables import saturation_warnings
 from fedast.records import compact, toml
 from fedast.records.compact import CompactRun
+from fedast.records.files import write_atomically
 from fedast.records.metrics import Point
 from fedast.records.run import (
     RunResult,
@@ -48,6 +49,21 @@ def test_toml_reads_back_what_was_written(table: dict[str, Any]) -> None:
 
 def test_toml_leaves_out_none() -> None:
     assert toml.dumps({"a": None, "b": {"c": None, "d": 1e-05}}) == "[b]\nd = 1e-05\n"
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, "ä\n")
+    assert path.read_bytes() == "ä\n".encode()
+    write_atomically(path, b"\xff")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "\ud800")
+    assert path.read_bytes() == b"\xff"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(OSError, match="file"):
+        write_atomically(path, "text")
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def result() -> RunResult:

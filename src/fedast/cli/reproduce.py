@@ -17,7 +17,8 @@ from rich.padding import Padding
 from fedast.cli.running import interruptible, prepare_data
 from fedast.config.errors import ConfigError
 from fedast.config.load import check_running
-from fedast.records.run import RunResult, write_atomically
+from fedast.records.files import write_atomically
+from fedast.records.run import RunResult
 from fedast.reproduce.collect import collect, studies_with_runs
 from fedast.reproduce.jobs import Job, check_only, jobs_of, run_jobs
 from fedast.reproduce.load import find_studies, studies

@@ -33,7 +33,8 @@ from fedast.config.no_effect import Note, for_all, lines, notes_of
 from fedast.config.resolve import resolve
 from fedast.config.schema import ALGORITHMS, RunConfig
 from fedast.records import toml
-from fedast.records.run import CONFIG, RunResult, claim_folder, write_atomically
+from fedast.records.files import write_atomically
+from fedast.records.run import CONFIG, RunResult, claim_folder
 from fedast.report.compare import Comparison, compare
 from fedast.run.batch import (
     BatchRun,

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fedast.records.events import finite
+from fedast.records.files import write_atomically
 from fedast.records.metrics import Point
-from fedast.records.run import RunResult, TaskResult, UnusableFolder, write_atomically
+from fedast.records.run import RunResult, TaskResult, UnusableFolder
 
 SCHEMA = 1
 POINTS = 100

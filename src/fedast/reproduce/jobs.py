@@ -15,7 +15,8 @@ from fedast.config.resolve import resolve
 from fedast.config.schema import AsyncConfig, Compute, RunConfig
 from fedast.records import toml
 from fedast.records.compact import CompactRun, write
-from fedast.records.run import RunResult, write_atomically
+from fedast.records.files import write_atomically
+from fedast.records.run import RunResult
 from fedast.reproduce.store import with_precision
 from fedast.reproduce.study import Scale, Study, Variant, slug
 from fedast.run.batch import BatchRun, Pulse, run_batch

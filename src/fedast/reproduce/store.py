@@ -18,7 +18,8 @@ from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
 from fedast.records.compact import CompactRun, read
-from fedast.records.run import UnusableFolder, write_atomically
+from fedast.records.files import write_atomically
+from fedast.records.run import UnusableFolder
 from fedast.reproduce.study import Scale
 from fedast.run.build import GPU_PRECISION
 

@@ -40,13 +40,13 @@ from fedast.learner.learner import TorchLearner
 from fedast.learner.replay import RecordingLearner
 from fedast.records import toml
 from fedast.records.events import EventLog
+from fedast.records.files import write_atomically
 from fedast.records.metrics import RunMetrics
 from fedast.records.run import (
     CONFIG,
     EVENTS,
     RunResult,
     UnusableFolder,
-    write_atomically,
     write_result,
 )
 from fedast.records.schedule import Schedule
