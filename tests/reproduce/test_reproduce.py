@@ -24,9 +24,9 @@ from fedast.reproduce.collect import collect
 from fedast.reproduce.expand import merge
 from fedast.reproduce.jobs import jobs_of, run_jobs
 from fedast.reproduce.load import find_studies, load_study, studies
-from fedast.reproduce.page import between_markers
 from fedast.reproduce.store import stored_runs
 from fedast.reproduce.study import Scale
+from fedast.reproduce.tables import between_markers
 from fedast.run.execute import execute
 
 REPOSITORY = Path(__file__).parents[2]
@@ -424,7 +424,8 @@ def finish(results):
 
 
 def test_a_study_can_name_a_figure_of_ones_own(small: Path, tmp_path: Path) -> None:
-    small.write_text(SMALL.replace('"bars", "curves", "dots"', '"own_figure:finish"'))
+    text = SMALL.replace('"bars", "curves", "dots"', '"own_figure:finish"')
+    small.write_text(text.replace('title = "A', 'title = "<i>A'))
     out = tmp_path / "results"
     only = ("--only", "1", "--only", "FedAST(S)", "--seeds", "1")
     fedast("reproduce", small, "--scale", "quick", "--out", out, *only)
@@ -437,6 +438,9 @@ def test_a_study_can_name_a_figure_of_ones_own(small: Path, tmp_path: Path) -> N
     assert sorted(path.name for path in (out / "figures").glob("*.png")) == [
         "small-own-figure-finish.png", "small-ranking.png"
     ]  # fmt: skip
+    html = (out / "report.html").read_text()
+    assert "&lt;i&gt;A study" in html
+    assert "<i>A study" not in html
 
 
 BROKEN = """
@@ -527,7 +531,7 @@ def run_quick(names: list[str], out: Path) -> None:
     page = fedast("report", out, *names)
     assert page.exit_code == 0, page.output
     for study in find_studies(names):
-        assert f"id='{study.name}'" in (out / "report.html").read_text()
+        assert f'id="{study.name}"' in (out / "report.html").read_text()
         for kind in study.config.figures:
             assert (out / "figures" / f"{study.name}-{kind}.png").stat().st_size > 5000
     rows = json.loads(fedast("report", out, *names, "--json").output)

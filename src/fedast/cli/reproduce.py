@@ -182,8 +182,9 @@ def report(
     folder: str, names: Sequence[str], *, update: Sequence[str], page: bool, as_json: bool
 ) -> None:
     from fedast.reproduce.figures.save import draw_figures, save_figures
-    from fedast.reproduce.page import between_markers, markdown_table, summary, write_page
+    from fedast.reproduce.page import write_page
     from fedast.reproduce.rows import rows_of
+    from fedast.reproduce.tables import between_markers, markdown_table, summary
     from fedast.tasks.own import make_importable
 
     place = Path(folder)
@@ -229,8 +230,8 @@ def report(
 
 
 def _print_rows(chosen: Sequence[StudyResults]) -> None:
-    from fedast.reproduce.page import verdict_text
     from fedast.reproduce.rows import rows_of
+    from fedast.reproduce.tables import verdict_text
 
     console = Console(highlight=False)
     for results in chosen:
