@@ -25,13 +25,13 @@ READABLE = (1, 2)
 _COLUMNS = ("task", "time", "round", "model", "metric", "value", "loss")
 CONFIG, RESULT, CURVES, EVENTS = "config.toml", "result.json", "curves.csv", "events.jsonl"
 ALL_TASKS = "all tasks"
-"""Stands for all tasks together where tasks are named; no task may have this name."""
+"""Stands for all tasks together in tables by task; no task may have this name."""
 INPUTS = ("delay.csv", "availability.csv")
 """Copies of the files that a configuration names."""
 
 
 class UnusableFolder(Exception):
-    """A folder that cannot be written to, holds another run, or holds no run."""
+    """A folder that cannot be written to, already holds a run, or holds none to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class RunResult:
     )
     """Reallocations by task, as (time, active requests); not in the files."""
     fedast: str | None = field(default=None, compare=False)
-    """The version that made it; 0.1.0 did not say."""
+    """The version that made it; None for 0.1.0, which did not write it."""
 
     @property
     def reached_all(self) -> bool:
@@ -153,7 +153,7 @@ def check_unheld(folder: Path) -> None:
 
 
 def claim_folder(folder: Path, *, overwrite: bool = False) -> None:
-    """Make sure that a run can be written to ``folder``: it is writable and holds no other."""
+    """Make ``folder`` ready for a run; refuse one that is not writable or holds another run."""
     if not overwrite:
         check_unheld(folder)
     try:
@@ -170,7 +170,7 @@ def claim_folder(folder: Path, *, overwrite: bool = False) -> None:
 
 
 def write_result(folder: Path, result: RunResult) -> None:
-    """The curves, then the result: a folder that has the result is complete."""
+    """Write the curves, then the result: a folder with a result is complete."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(_COLUMNS)
