@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 
 from fedast import ActiveCap, Always, Bernoulli, SyncST
-from fedast.reproduce.study import find_studies
+from fedast.reproduce.load import find_studies
 from fedast.run.theory import mean_sync_round
 from fedast.sim.availability import AvailabilityOptions
 
@@ -29,14 +29,14 @@ RULES: dict[str, tuple[AvailabilityOptions, SyncST]] = {
 
 def main() -> None:
     (study,) = find_studies(["heterogeneous"])
-    cell = next(cell for cell in study.cells() if cell.key == ("Sync-ST",))
+    variant = next(v for v in study.variants() if v.key == ("Sync-ST",))
     print(f"{'rule':44}" + "".join(f"{phase:>30}" for phase in PHASES))
     for rule, (availability, algorithm) in RULES.items():
         line = f"{rule:44}"
         for names in PHASES.values():
             times = []
             for seed in (1, 2, 3):
-                config = cell.config(seed, "full")
+                config = variant.config(seed, "full")
                 simulation = config.simulation.model_copy(update={"availability": availability})
                 tasks = tuple(task for task in config.tasks if task.use in names)
                 config = config.model_copy(update={"simulation": simulation, "tasks": tasks})

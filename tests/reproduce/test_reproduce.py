@@ -20,14 +20,13 @@ from fedast.parts.errors import ConfigError
 from fedast.records.compact import POINTS, read, thinned, write
 from fedast.records.metrics import Point
 from fedast.records.run import UnusableFolder
-from fedast.reproduce.page import between_markers
-from fedast.reproduce.reproduce import (
-    carry_out,
-    chapters,
-    jobs_of,
-    stored_runs,
-)
-from fedast.reproduce.study import Scale, find_studies, load_study, merge, studies
+from fedast.reproduce.collect import collect
+from fedast.reproduce.expand import merge
+from fedast.reproduce.jobs import jobs_of, run_jobs
+from fedast.reproduce.load import find_studies, load_study, studies
+from fedast.reproduce.store import stored_runs
+from fedast.reproduce.study import Scale
+from fedast.reproduce.tables import between_markers
 from fedast.run.execute import execute
 
 REPOSITORY = Path(__file__).parents[2]
@@ -61,7 +60,7 @@ values = [
   { label = "Sync-ST", set = { algorithm = { name = "sync-st" } } },
 ]
 
-[[reported]]
+[[claims]]
 what = "FedAST is first"
 where = "nowhere"
 measure = "first"
@@ -95,10 +94,10 @@ def test_the_studies_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize("name", list(studies()))
 def test_every_run_of_every_study_resolves_at_both_scales(name: str) -> None:
     (study,) = find_studies([name])
-    cells = list(study.cells())
-    assert len(cells) >= 2
-    for cell in cells:
-        full, quick = cell.config(1, "full"), cell.config(1, "quick")
+    variants = list(study.variants())
+    assert len(variants) >= 2
+    for variant in variants:
+        full, quick = variant.config(1, "full"), variant.config(1, "quick")
         assert full.simulation.clients == 1000
         assert quick.simulation.clients == 160
         assert [t.name for t in quick.tasks] == [t.name for t in full.tasks]
@@ -107,7 +106,7 @@ def test_every_run_of_every_study_resolves_at_both_scales(name: str) -> None:
 
 def test_the_main_experiment_is_the_papers() -> None:
     (study,) = find_studies(["heterogeneous"])
-    config = next(c for c in study.cells() if c.key == ("FedAST(D)",)).config(1, "full")
+    config = next(c for c in study.variants() if c.key == ("FedAST(D)",)).config(1, "full")
     assert isinstance(config.algorithm, FedASTDynamic)
     assert config.algorithm.requests == 384
     assert [(t.use, t.requests, t.buffer, t.target) for t in config.tasks] == [
@@ -116,7 +115,7 @@ def test_the_main_experiment_is_the_papers() -> None:
         ("cifar10", 96, 3, 0.63),
         ("shakespeare", 96, 3, 0.42),
     ]
-    sync = next(c for c in study.cells() if c.key == ("Sync-ST",)).config(1, "full")
+    sync = next(c for c in study.variants() if c.key == ("Sync-ST",)).config(1, "full")
     assert isinstance(sync.algorithm, SyncST)
     assert sync.algorithm.first_k == 30
     assert [t.share for t in sync.tasks] == [100, 84, 48, 68]
@@ -127,7 +126,7 @@ def test_the_main_experiment_is_the_papers() -> None:
 def test_copies_share_the_requests(copies: int, requests: int, buffer: int) -> None:
     (study,) = find_studies(["homogeneous"])
     key = ("CIFAR-10", str(copies), "FedAST(S)")
-    config = next(c for c in study.cells() if c.key == key).config(1, "full")
+    config = next(c for c in study.variants() if c.key == key).config(1, "full")
     assert [(t.requests, t.buffer) for t in config.tasks] == [(requests, buffer)] * copies
     assert config.simulation.until == "all"
 
@@ -137,7 +136,7 @@ def test_copies_share_the_requests(copies: int, requests: int, buffer: int) -> N
 def test_active_clients_set_the_requests(label: str, cap: int, total: int, buffer: int) -> None:
     (study,) = find_studies(["need-for-buffer"])
     key = ("CIFAR-10", label, "FedAST")
-    config = next(c for c in study.cells() if c.key == key).config(1, "full")
+    config = next(c for c in study.variants() if c.key == key).config(1, "full")
     assert config.simulation.availability.model_dump() == {"model": "active_cap", "cap": cap}
     assert config.algorithm.model_dump()["requests"] == total
     assert {t.buffer for t in config.tasks} == {buffer}
@@ -166,7 +165,7 @@ def test_a_precision_that_is_asked_for_makes_another_run(small: Path, tmp_path: 
     """A study without a precision takes what there is; one with a precision only its own."""
     (job, *_) = jobs_of([load_study(small)], "quick", 1)
     failures: list[Exception] = []
-    carry_out([job], tmp_path, "quick", at_a_time=1, failed=lambda _, e: failures.append(e))
+    run_jobs([job], tmp_path, "quick", at_a_time=1, failed=lambda _, e: failures.append(e))
     assert failures == []
     found = stored_runs(tmp_path)
     assert job.identity in found
@@ -196,7 +195,8 @@ def test_options_of_the_base_hold_for_every_algorithm_that_has_them(small: Path)
     base = "[base.algorithm]\nname = 'fedast-s'\n{}\n[base.simulation]\n"
     small.write_text(SMALL.replace("[base.simulation]\n", base.format("server_lr = 0.7")))
     rates = {
-        cell.key[1]: cell.config(1, "full").tasks[0].server_lr for cell in load_study(small).cells()
+        variant.key[1]: variant.config(1, "full").tasks[0].server_lr
+        for variant in load_study(small).variants()
     }
     assert rates == {"FedAST(S)": 0.7, "Sync-ST": 0.7}
     small.write_text(SMALL.replace("[base.simulation]\n", base.format("requests = 40")))
@@ -205,8 +205,8 @@ def test_options_of_the_base_hold_for_every_algorithm_that_has_them(small: Path)
     own = "[base.algorithms.fedast-s]\nrequests = 40\n[base.simulation]\n"
     small.write_text(SMALL.replace("[base.simulation]\n", own))
     totals = {
-        cell.key[1]: getattr(cell.config(1, "full").algorithm, "requests", None)
-        for cell in load_study(small).cells()
+        variant.key[1]: getattr(variant.config(1, "full").algorithm, "requests", None)
+        for variant in load_study(small).variants()
     }
     assert totals == {"FedAST(S)": 40, "Sync-ST": None}
 
@@ -222,20 +222,42 @@ def test_an_axis_says_more_than_the_base_of_an_algorithm(small: Path) -> None:
         (f"{axis}, {other}", {"full": 20, "quick": 3}),
     ):
         small.write_text(SMALL.replace("[base.simulation]\n", own).replace(plain, value))
-        cell = next(cell for cell in load_study(small).cells() if cell.key[1] == "Sync-ST")
+        variant = next(
+            variant for variant in load_study(small).variants() if variant.key[1] == "Sync-ST"
+        )
         for scale, count in counts.items():
-            algorithm = cell.config(1, cast("Scale", scale)).algorithm
+            algorithm = variant.config(1, cast("Scale", scale)).algorithm
             assert isinstance(algorithm, SyncST)
             assert algorithm.first_k == count
+
+
+def test_keys_of_earlier_versions_are_still_read(small: Path) -> None:
+    """Those of studies, and those of configurations wherever a study has them."""
+    new = SMALL.replace("[base]\n", "[base]\neach = { server_lr = 0.3, client_lr = 0.2 }\n")
+    new = new.replace("copies = 2", "copies = 2, task = { mnist-1 = { client_lr = 0.1 } }")
+    old = new.replace("_lr", "_rate").replace("[[claims]]", "[[reported]]")
+    configs = []
+    for text in (new, old):
+        small.write_text('extends = "homogeneous"\n' + text)
+        study = load_study(small)
+        assert [claim.what for claim in study.config.claims] == ["FedAST is first"]
+        configs.append([variant.config(1, "full") for variant in study.variants()])
+        small.write_text('like = "homogeneous"\n' + text)
+        assert load_study(small).base == study.base
+    assert configs[0] == configs[1]
+    assert [task.client_lr for task in configs[0][2].tasks] == [0.1, 0.2]
+    small.write_text('like = "homogeneous"\nextends = "homogeneous"\n' + SMALL)
+    with pytest.raises(ConfigError, match="like: is now called extends, which is set too"):
+        load_study(small)
 
 
 def test_the_papers_best_is_a_value_of_its_axis(small: Path) -> None:
     small.write_text(
         SMALL
-        + "[[reported]]\nwhat = 'w'\nwhere = 'p'\nmeasure = 'best'\nalong = 'tasks'\n"
+        + "[[claims]]\nwhat = 'w'\nwhere = 'p'\nmeasure = 'best'\nalong = 'tasks'\n"
         + "at = { algorithm = 'Sync-ST' }\npaper = 3\n"
     )
-    with pytest.raises(ConfigError, match="paper is no value of tasks"):
+    with pytest.raises(ConfigError, match="paper must be one of the values of tasks"):
         load_study(small)
 
 
@@ -245,10 +267,14 @@ def test_the_papers_best_is_a_value_of_its_axis(small: Path) -> None:
         (
             "[base]\n",
             "[base]\ncopies = 5\n",
-            r"base\.copies: every value of an axis says otherwise",
+            r"base\.copies: has no effect in any variant",
         ),
-        ("[base]\n", "[base]\ntask = {minst = {share = 2}}\n", "task.minst: no such task; did you"),
-        ("[base]\n", "[base]\ntasks = [{use = 'mnist'}]\n", "template: stands in place of tasks"),
+        (
+            "[base]\n",
+            "[base]\ntask = {minst = {share = 2}}\n",
+            "task.minst: there is no such task; did you",
+        ),
+        ("[base]\n", "[base]\ntasks = [{use = 'mnist'}]\n", "template: replaces tasks"),
         ('template = { use = "mnist" }', "tasks = [{use = 'mnist'}]", "copies: needs a template"),
     ],
 )
@@ -275,20 +301,29 @@ def test_settings_of_one_algorithm_reach_its_runs_only(small: Path, tmp_path: Pa
     [
         ('others = ["Sync-ST"]', 'others = ["Sync-S"]', "Sync-ST"),
         ('tasks = "2", ', 'task = "2", ', "no axis 'task'"),
-        ('label = "2"', 'label = "1"', "called the same"),
+        ('label = "2"', 'label = "1"', "have the same label"),
         ('measure = "first"', 'measure = "fastest"', "measure"),
         ("title =", "titel =", "title"),
-        ('like = "x"', "", ""),
+        ('"bars"', '"barss"', "there is no figure 'barss'; did you mean 'bars'"),
+        ('extends = "x"', "", ""),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(small: Path, old: str, new: str, message: str) -> None:
     if not message:
-        small.write_text('like = "nothing"\n' + SMALL)
+        small.write_text('extends = "nothing"\n' + SMALL)
         message = "there is no study 'nothing'"
     else:
         assert old in SMALL
         small.write_text(SMALL.replace(old, new))
     with pytest.raises(ConfigError, match=message):
+        load_study(small)
+
+
+def test_a_sweep_needs_an_axis_to_sweep(small: Path) -> None:
+    small.write_text(
+        SMALL.replace('"bars"', '"sweep-time"').replace('role = "x"', 'role = "panel"')
+    )
+    with pytest.raises(ConfigError, match="sweep-time needs an axis with role x"):
         load_study(small)
 
 
@@ -308,10 +343,10 @@ def test_unknown_names_and_labels_are_said(small: Path, tmp_path: Path) -> None:
 
 def test_small_tasks_do_not_get_the_options_of_the_papers() -> None:
     study = studies()["decisions"]
-    cell = next(cell for cell in study.cells() if "ReLU" in cell.key[0])
+    variant = next(variant for variant in study.variants() if "ReLU" in variant.key[0])
 
     def options(scale: Scale) -> dict[str, Any]:
-        return next(t for t in cell.config(1, scale).tasks if t.name == "fashion-mnist").options
+        return next(t for t in variant.config(1, scale).tasks if t.name == "fashion-mnist").options
 
     assert options("full")["relu_on_logits"] is True
     assert "relu_on_logits" not in options("quick")
@@ -376,6 +411,38 @@ def test_a_study_is_run_once_and_reported(small: Path, tmp_path: Path) -> None:
     assert row["seeds"] == 2
 
 
+OWN_FIGURE = """
+from matplotlib.figure import Figure
+
+def finish(results):
+    figure = Figure()
+    panel = figure.subplots()
+    for number, runs in enumerate(results.runs.values()):
+        panel.scatter([number] * len(runs), [run.finish_time for run in runs.values()])
+    return figure
+"""
+
+
+def test_a_study_can_name_a_figure_of_ones_own(small: Path, tmp_path: Path) -> None:
+    text = SMALL.replace('"bars", "curves", "dots"', '"own_figure:finish"')
+    small.write_text(text.replace('title = "A', 'title = "<i>A'))
+    out = tmp_path / "results"
+    only = ("--only", "1", "--only", "FedAST(S)", "--seeds", "1")
+    fedast("reproduce", small, "--scale", "quick", "--out", out, *only)
+    refused = fedast("report", out, small)
+    assert refused.exit_code == 2
+    assert "own_figure:finish: cannot import 'own_figure'" in refused.output
+    (tmp_path / "own_figure.py").write_text(OWN_FIGURE)
+    page = fedast("report", out, small)
+    assert page.exit_code == 0, page.output
+    assert sorted(path.name for path in (out / "figures").glob("*.png")) == [
+        "small-own-figure-finish.png", "small-ranking.png"
+    ]  # fmt: skip
+    html = (out / "report.html").read_text()
+    assert "&lt;i&gt;A study" in html
+    assert "<i>A study" not in html
+
+
 BROKEN = """
 from fedast import Task
 def build(clients, seed, **options):
@@ -393,7 +460,7 @@ def test_a_run_that_fails_does_not_end_the_others(small: Path, tmp_path: Path) -
     )  # fmt: skip
     failed: list[str] = []
     out.mkdir()
-    carry_out(
+    run_jobs(
         [replace(jobs[0], config=broken), jobs[1]],
         out,
         "quick",
@@ -408,8 +475,8 @@ def test_a_run_that_fails_does_not_end_the_others(small: Path, tmp_path: Path) -
 def test_a_kept_configuration_gives_the_same_run_again(small: Path, tmp_path: Path) -> None:
     """It has everything that is resolved, with the trainers that were chosen."""
     (job, *_) = jobs_of([load_study(small)], "quick", 1)
-    carry_out([job], tmp_path, "quick", at_a_time=1, failed=lambda job, error: None)
-    kept = tmp_path / f"{job.place}.toml"
+    run_jobs([job], tmp_path, "quick", at_a_time=1, failed=lambda job, error: None)
+    kept = tmp_path / f"{job.path}.toml"
     config = resolve(load(kept), kept.parent)
     assert config.model_copy(update={"compute": job.config.compute}) == job.config.model_copy(
         update={"algorithms": {}}
@@ -422,13 +489,13 @@ def test_a_kept_configuration_gives_the_same_run_again(small: Path, tmp_path: Pa
     assert {name: task.result for name, task in stored.tasks.items()} == dict(again.tasks)
 
 
-def test_what_stands_in_at_quick_scale_is_named(small: Path, tmp_path: Path) -> None:
-    for scale, stamp in (
+def test_substitutes_at_quick_scale_are_named(small: Path, tmp_path: Path) -> None:
+    for scale, text in (
         ("quick", "Quick scale, not the paper's data: digits-mlp in place of mnist"),
         ("full", ""),
     ):
-        (found,) = chapters([load_study(small)], tmp_path, cast("Scale", scale))
-        assert found.stamp == stamp
+        (found,) = collect([load_study(small)], tmp_path, cast("Scale", scale))
+        assert found.disclaimer == text
 
 
 def test_another_run_is_not_overwritten(small: Path, tmp_path: Path) -> None:
@@ -443,9 +510,9 @@ def test_another_run_is_not_overwritten(small: Path, tmp_path: Path) -> None:
     assert "0 to go" in fedast(*quick[:-1]).output
 
 
-def test_a_study_may_not_be_called_as_one_of_the_papers(tmp_path: Path) -> None:
+def test_a_study_may_not_have_the_name_of_one_of_the_papers(tmp_path: Path) -> None:
     (tmp_path / "first-k.toml").write_text(SMALL)
-    assert "rename it" in fedast("reproduce", tmp_path / "first-k.toml").output
+    assert "rename the file" in fedast("reproduce", tmp_path / "first-k.toml").output
 
 
 @pytest.mark.parametrize("name", ["heterogeneous", "buffer-two-tasks"])
@@ -464,11 +531,11 @@ def run_quick(names: list[str], out: Path) -> None:
     page = fedast("report", out, *names)
     assert page.exit_code == 0, page.output
     for study in find_studies(names):
-        assert f"id='{study.name}'" in (out / "report.html").read_text()
+        assert f'id="{study.name}"' in (out / "report.html").read_text()
         for kind in study.config.figures:
             assert (out / "figures" / f"{study.name}-{kind}.png").stat().st_size > 5000
     rows = json.loads(fedast("report", out, *names, "--json").output)
-    assert len(rows) == sum(len(study.config.reported) for study in find_studies(names))
+    assert len(rows) == sum(len(study.config.claims) for study in find_studies(names))
 
 
 # --- the compact record -------------------------------------------------------------------------
@@ -502,8 +569,8 @@ def test_published_runs_are_runs_of_the_studies() -> None:
     known = {job.identity for job in jobs_of(list(studies().values()), "full")}
     stored = stored_runs(REPOSITORY / "results")
     assert stored
-    found = {run.place for key, run in stored.items() if key in known}
-    assert {run.place for run in stored.values()} == found
+    found = {run.path for key, run in stored.items() if key in known}
+    assert {run.path for run in stored.values()} == found
 
 
 def test_the_published_tables_are_current(tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ import pytest
 from fedast.records.compact import CompactRun, TaskRecord
 from fedast.records.metrics import Point
 from fedast.records.run import TaskResult
-from fedast.reproduce.figures import figures_of
-from fedast.reproduce.results import Axis, Chapter, Claim, Key
+from fedast.reproduce.claims import Claim
+from fedast.reproduce.figures.save import draw_figures
+from fedast.reproduce.results import Axis, Key, StudyResults
 from fedast.reproduce.rows import Row, rows_of
 
-Cells: TypeAlias = dict[Key, list[dict[str, TaskRecord]]]
+Variants: TypeAlias = dict[Key, list[dict[str, TaskRecord]]]
 
 
 def task(time: float | None = 10.0, **changes: Any) -> TaskRecord:
@@ -37,10 +38,10 @@ def run(tasks: Mapping[str, TaskRecord], seed: int, finish: float = 10.0) -> Com
     return CompactRun("fedast-d", seed, "full", tasks, finish, 1.0, 50.0, machine)
 
 
-def chapter(
-    axes: Sequence[Axis], cells: Mapping[Key, Sequence[Mapping[str, TaskRecord]]], **changes: Any
-) -> Chapter:
-    found = Chapter(
+def results(
+    axes: Sequence[Axis], variants: Mapping[Key, Sequence[Mapping[str, TaskRecord]]], **changes: Any
+) -> StudyResults:
+    found = StudyResults(
         name="study",
         title="A study",
         where="figure 1",
@@ -48,10 +49,10 @@ def chapter(
         axes=tuple(axes),
         runs={
             key: {seed: run(tasks, seed) for seed, tasks in enumerate(runs, 1)}
-            for key, runs in cells.items()
+            for key, runs in variants.items()
         },
-        places={key: "study/" + "_".join(key) for key in cells},
-        targets={key: {"a": 0.9} for key in cells},
+        folders={key: "study/" + "_".join(key) for key in variants},
+        targets={key: {"a": 0.9} for key in variants},
         claims=(),
         per_run="last",
         baseline="slow",
@@ -61,7 +62,7 @@ def chapter(
     return replace(found, **changes)
 
 
-def row(found: Chapter, measure: str, **fields: Any) -> Row:
+def row(found: StudyResults, measure: str, **fields: Any) -> Row:
     empty: Any = {"at": {}, "over": {}}
     claim = Claim(what="w", where="p", measure=measure, **(empty | fields))  # type: ignore[arg-type]
     return rows_of(replace(found, claims=(claim,)))[0]
@@ -70,12 +71,14 @@ def row(found: Chapter, measure: str, **fields: Any) -> Row:
 SERIES = Axis("algorithm", "series", ("fast", "slow"))
 
 
-def timed(fast: Sequence[float | None], slow: Sequence[float | None], **changes: Any) -> Chapter:
-    cells: Cells = {
+def timed(
+    fast: Sequence[float | None], slow: Sequence[float | None], **changes: Any
+) -> StudyResults:
+    variants: Variants = {
         ("fast",): [{"a": task(time)} for time in fast],
         ("slow",): [{"a": task(time)} for time in slow],
     }
-    return chapter([SERIES], cells, **changes)
+    return results([SERIES], variants, **changes)
 
 
 FAST, SLOW = {"algorithm": "fast"}, {"algorithm": "slow"}
@@ -159,9 +162,9 @@ def test_orders(
 COUNT = Axis("tasks", "x", ("2", "4"))
 
 
-def swept(times: Mapping[Key, float]) -> Chapter:
-    cells: Cells = {key: [{"a": task(time)}] * 3 for key, time in times.items()}
-    return chapter([COUNT, SERIES], cells)
+def swept(times: Mapping[Key, float]) -> StudyResults:
+    variants: Variants = {key: [{"a": task(time)}] * 3 for key, time in times.items()}
+    return results([COUNT, SERIES], variants)
 
 
 def test_gains_along_an_axis() -> None:
@@ -177,15 +180,15 @@ def test_gains_along_an_axis() -> None:
 
 def test_the_largest_of_gains_that_are_partly_there_is_no_verdict() -> None:
     half = swept({("2", "fast"): 90, ("2", "slow"): 100})
-    half = replace(half, places={**half.places, ("4", "fast"): "x", ("4", "slow"): "y"})
+    half = replace(half, folders={**half.folders, ("4", "fast"): "x", ("4", "slow"): "y"})
     assert row(half, "largest-gain", at=FAST, over=SLOW, paper=10.0).verdict == "partly run"
 
 
 def test_the_best_of_a_sweep() -> None:
     axis = Axis("k", "x", ("5", "30", "100"))
     times = {"5": [50.0, 52.0, 54.0], "30": [40.0, 42.0, 44.0], "100": [41.0, 43.0, 45.0]}
-    cells: Cells = {(k,): [{"a": task(time)} for time in each] for k, each in times.items()}
-    found = chapter([axis], cells)
+    variants: Variants = {(k,): [{"a": task(time)} for time in each] for k, each in times.items()}
+    found = results([axis], variants)
     assert row(found, "best", along="k", paper=30.0).verdict == "agrees"
     # 30 is faster by 1 on every seed: that is no chance, however much seeds differ
     assert row(found, "best", along="k", paper=100.0).verdict == "does not agree"
@@ -198,72 +201,74 @@ def test_a_choice_is_not_refuted_by_chance_among_many() -> None:
     """One of many is faster by 10, 12 and 2: with one other that would be no chance."""
     for others, verdict in ((1, "does not agree"), (6, "agrees")):
         labels = ("30", *(str(k) for k in range(others)))
-        cells: Cells = {(k,): [{"a": task(time)} for time in (200.0, 204.0, 208.0)] for k in labels}
-        cells[("0",)] = [{"a": task(time)} for time in (190.0, 192.0, 203.0)]
-        found = chapter([Axis("k", "x", labels)], cells)
+        variants: Variants = {
+            (k,): [{"a": task(time)} for time in (200.0, 204.0, 208.0)] for k in labels
+        }
+        variants[("0",)] = [{"a": task(time)} for time in (190.0, 192.0, 203.0)]
+        found = results([Axis("k", "x", labels)], variants)
         assert row(found, "best", along="k", paper=30.0).verdict == verdict
     # ... and further off than a tenth it cannot be told
-    cells[("0",)] = [{"a": task(time)} for time in (190.0, 92.0, 203.0)]
-    found = chapter([Axis("k", "x", labels)], cells)
+    variants[("0",)] = [{"a": task(time)} for time in (190.0, 92.0, 203.0)]
+    found = results([Axis("k", "x", labels)], variants)
     assert row(found, "best", along="k", paper=30.0).verdict == "cannot be told"
 
 
 def test_the_highest_final_of_a_sweep() -> None:
     axis = Axis("b", "x", ("1", "5", "8"))
     finals = {"1": [0.10, 0.10, 0.10], "5": [0.80, 0.81, 0.82], "8": [0.80, 0.83, 0.82]}
-    cells: Cells = {(b,): [{"a": task(final=f)} for f in each] for b, each in finals.items()}
-    found = row(chapter([axis], cells), "best-final", along="b", paper=5.0)
+    variants: Variants = {(b,): [{"a": task(final=f)} for f in each] for b, each in finals.items()}
+    found = row(results([axis], variants), "best-final", along="b", paper=5.0)
     assert (found.ours, found.verdict) == ("8", "agrees")
     assert found.note.startswith("1: 10.0 %, 5: 81.0 %, 8: 81.7 %")
-    lost = row(chapter([axis], cells), "best-final", along="b", paper=1.0)
+    lost = row(results([axis], variants), "best-final", along="b", paper=1.0)
     assert lost.verdict == "does not agree"
 
 
 def test_the_best_is_found_by_seeds_that_all_have() -> None:
     axis = Axis("k", "x", ("5", "30"))
-    cells: Cells = {
+    variants: Variants = {
         ("5",): [{"a": task(time)} for time in (50.0, 20.0, 20.0)],
         ("30",): [{"a": task(40.0)}],
     }
-    found = row(chapter([axis], cells), "best", along="k", paper=5.0)
+    found = row(results([axis], variants), "best", along="k", paper=5.0)
     assert (found.ours, found.note) == ("30", "times 5: 50, 30: 40; one seed")
     other = {("5",): {1: run({"a": task()}, 1)}, ("30",): {2: run({"a": task()}, 2)}}
-    assert row(chapter([axis], cells, runs=other), "best", along="k", paper=5.0).ours == "–"
+    assert row(results([axis], variants, runs=other), "best", along="k", paper=5.0).ours == "–"
 
 
 def test_of_many_the_remark_names_two() -> None:
     axis = Axis("k", "x", tuple(map(str, range(20))))
-    cells: Cells = {(str(k),): [{"a": task(100.0 + k)}] for k in range(20)}
-    found = row(chapter([axis], cells, seeds=1), "best", along="k", paper="7")
+    variants: Variants = {(str(k),): [{"a": task(100.0 + k)}] for k in range(20)}
+    found = row(results([axis], variants, seeds=1), "best", along="k", paper="7")
     assert found.note == "times 0: 100, 7: 107 (number 8 of 20); one seed"
-    same = row(chapter([axis], cells, seeds=1), "best", along="k", paper="0")
+    same = row(results([axis], variants, seeds=1), "best", along="k", paper="0")
     assert (same.note, same.verdict) == ("times 0: 100; one seed", "cannot be told")
-    lost: Cells = {**cells, ("7",): [{"a": task(None)}]}
-    found = row(chapter([axis], lost, seeds=1), "best", along="k", paper="7")
+    lost: Variants = {**variants, ("7",): [{"a": task(None)}]}
+    found = row(results([axis], lost, seeds=1), "best", along="k", paper="7")
     assert found.note == "times 0: 100; 7 did not get there; one seed"
 
 
 def test_a_row_counts_the_seeds_that_were_compared() -> None:
     axis = Axis("k", "x", ("5", "30"))
-    cells: Cells = {("5",): [{"a": task()}], ("30",): [{"a": task()}]}
+    variants: Variants = {("5",): [{"a": task()}], ("30",): [{"a": task()}]}
     runs = {
         (label,): {seed: run({"a": task()}, seed) for seed in seeds}
         for label, seeds in (("5", (1, 2)), ("30", (2, 3)))
     }
-    found = row(chapter([axis], cells, runs=runs, seeds=2), "best", along="k", paper=5.0)
+    found = row(results([axis], variants, runs=runs, seeds=2), "best", along="k", paper=5.0)
     assert (found.seeds, found.verdict) == (1, "partly run")
 
 
 @pytest.mark.parametrize("seeds", [((1, 2), (1, 2)), ((1,), (2,)), ((1, 2), ())])
-def test_many_cells_below_one_another(seeds: Sequence[Sequence[int]]) -> None:
+def test_many_variants_below_one_another(seeds: Sequence[Sequence[int]]) -> None:
     """Whatever has been run, also with no seed in common; the baseline stands out."""
-    cells: Cells = {("fast",): [{"a": task()}], ("slow",): [{"a": task()}]}
+    variants: Variants = {("fast",): [{"a": task()}], ("slow",): [{"a": task()}]}
     runs = {
         key: {seed: run({"a": task(time + seed)}, seed) for seed in each}
         for (key, time), each in zip({("fast",): 9.0, ("slow",): 5.0}.items(), seeds, strict=True)
     }
-    found = chapter([SERIES], cells, runs=runs, figures=("dots", "ranking"))
-    figures = figures_of(found)
+    found = results([SERIES], variants, runs=runs, figures=("dots", "ranking"))
+    figures = draw_figures(found)
     assert set(figures) == {"dots", "ranking"}
     for kind, figure in figures.items():
         shown = [text.get_text() for text in figure.axes[0].get_yticklabels()]
@@ -273,27 +278,33 @@ def test_many_cells_below_one_another(seeds: Sequence[Sequence[int]]) -> None:
         assert len(lines) == ("slow" in there)
 
 
-def test_a_cell_that_missed_its_target_says_so() -> None:
-    cells: Cells = {("fast",): [{"a": task()}, {"a": task(None)}], ("slow",): [{"a": task()}] * 2}
-    found = chapter([SERIES], cells, figures=("dots",))
-    texts = [text.get_text() for text in figures_of(found)["dots"].axes[0].texts]
+def test_a_variant_that_missed_its_target_says_so() -> None:
+    variants: Variants = {
+        ("fast",): [{"a": task()}, {"a": task(None)}],
+        ("slow",): [{"a": task()}] * 2,
+    }
+    found = results([SERIES], variants, figures=("dots",))
+    texts = [text.get_text() for text in draw_figures(found)["dots"].axes[0].texts]
     assert texts == ["1 of 2 not reached"]
 
 
 def test_requests_are_averaged_over_time_until_the_first_task_is_done() -> None:
     moved = task(40.0, requests=((0.0, 10), (5.0, 8), (15.0, 5), (30.0, 99)))
-    cells: Cells = {("fast",): [{"a": moved, "b": task(20.0)}] * 3, ("slow",): [{"a": task()}] * 3}
-    found = row(chapter([SERIES], cells), "fewer", at=FAST, task="a")
+    variants: Variants = {
+        ("fast",): [{"a": moved, "b": task(20.0)}] * 3,
+        ("slow",): [{"a": task()}] * 3,
+    }
+    found = row(results([SERIES], variants), "fewer", at=FAST, task="a")
     assert found.ours == "7.0 ± 0.0 of 10"  # 8 from 5 to 15, 5 from 15 to 20
     assert found.verdict == "agrees"
 
 
 def test_final_values_and_steadiness() -> None:
-    cells: Cells = {
+    variants: Variants = {
         ("fast",): [{"a": task(final=0.80, swing=0.01)}] * 3,
         ("slow",): [{"a": task(final=0.79, swing=0.03)}] * 3,
     }
-    found = chapter([SERIES], cells)
+    found = results([SERIES], variants)
     same = row(found, "equal-final", at=FAST, over=SLOW, tolerance=0.02)
     assert (same.ours, same.verdict) == ("80.0 ± 0.0 % against 79.0 ± 0.0 %", "agrees")
     assert (
@@ -308,8 +319,11 @@ def test_a_model_that_diverged_is_worth_what_it_last_was() -> None:
     lost = task(final=None, final_loss=None, swing=None)
     lost = replace(lost, result=replace(lost.result, final=0.1, finish_reason="diverged"))
     good, bad = task(final=0.8, swing=0.01), task(final=0.7, swing=0.03)
-    cells: Cells = {("fast",): [{"a": good}] * 3, ("slow",): [{"a": bad}, {"a": bad}, {"a": lost}]}
-    found = chapter([SERIES], cells)
+    variants: Variants = {
+        ("fast",): [{"a": good}] * 3,
+        ("slow",): [{"a": bad}, {"a": bad}, {"a": lost}],
+    }
+    found = results([SERIES], variants)
     higher = row(found, "higher-final", at=FAST, over=SLOW)
     # lower by 10 points twice; the one that is lost has no difference to average
     assert higher.verdict == "agrees"
@@ -322,8 +336,8 @@ def test_a_model_that_diverged_is_worth_what_it_last_was() -> None:
     assert steadier.ours == "1.00 against 3.00 points"
     lower = row(found, "lower-loss", at=FAST, over=SLOW)
     assert lower.note.startswith("slow: 1 of 3 runs diverged")
-    cells[("slow",)] = [{"a": lost}] * 3
-    all_lost = row(chapter([SERIES], cells), "steadier", at=FAST, over=SLOW)
+    variants[("slow",)] = [{"a": lost}] * 3
+    all_lost = row(results([SERIES], variants), "steadier", at=FAST, over=SLOW)
     assert all_lost.verdict == "does not agree"
 
 
@@ -333,8 +347,8 @@ def test_losses() -> None:
 
     calm = task(final_loss=0.2, curve=curve(2.0, 1.0, 0.5, 0.5, 0.4))
     wild = task(final_loss=0.5, curve=curve(2.0, 1.0, 0.5, 0.9, 0.5))
-    cells: Cells = {("fast",): [{"a": calm}] * 3, ("slow",): [{"a": wild}] * 3}
-    found = chapter([SERIES], cells)
+    variants: Variants = {("fast",): [{"a": calm}] * 3, ("slow",): [{"a": wild}] * 3}
+    found = results([SERIES], variants)
     lower = row(found, "lower-loss", at=FAST, over=SLOW)
     assert (lower.ours, lower.verdict) == ("0.20 against 0.50", "agrees")
     assert row(found, "lower-loss", at=SLOW, over=FAST).verdict == "does not agree"
@@ -343,9 +357,9 @@ def test_losses() -> None:
 
 
 def test_a_ceiling_is_above_everywhere() -> None:
-    def study(low: float) -> Chapter:
+    def study(low: float) -> StudyResults:
         finals = {("2", "fast"): 0.9, ("2", "slow"): 0.8, ("4", "fast"): 0.9, ("4", "slow"): low}
-        return chapter([COUNT, SERIES], {k: [{"a": task(final=f)}] * 3 for k, f in finals.items()})
+        return results([COUNT, SERIES], {k: [{"a": task(final=f)}] * 3 for k, f in finals.items()})
 
     found = row(study(0.7), "ceiling", at=FAST, over=SLOW, along="tasks")
     assert (found.ours, found.verdict) == ("90.0 % against 2: 80.0 %, 4: 70.0 %", "agrees")
@@ -364,34 +378,34 @@ def test_a_row_says_if_its_runs_differ_in_precision() -> None:
 
 
 def test_the_largest_gain_is_judged_by_the_largest_of_each_seed() -> None:
-    """The best cell on the mean happens to scatter little; which is best differs by seed."""
-    cells: Cells = {}
+    """The best variant on the mean happens to scatter little; which is best differs by seed."""
+    variants: Variants = {}
     for label, times in (("2", (30.0, 60.0, 90.0)), ("4", (49.9, 50.0, 50.1))):
-        cells[(label, "fast")] = [{"a": task(time)} for time in times]
-        cells[(label, "slow")] = [{"a": task(100.0)}] * 3
-    found = row(chapter([COUNT, SERIES], cells), "largest-gain", at=FAST, over=SLOW, paper=55.0)
+        variants[(label, "fast")] = [{"a": task(time)} for time in times]
+        variants[(label, "slow")] = [{"a": task(100.0)}] * 3
+    found = row(results([COUNT, SERIES], variants), "largest-gain", at=FAST, over=SLOW, paper=55.0)
     assert found.ours == "50.0 ± 0.1 %"
     # 70, 50 and 49.9 by seed: a deviation of 11.6, so 40.6 by chance
     assert (found.verdict, found.note) == ("cannot be told", "at 4; -5.0, seeds explain ±40.7")
 
 
-def test_faster_everywhere_is_told_by_all_cells_together() -> None:
-    """One cell is slower on every seed, by amounts that its own three seeds could hardly tell."""
-    cells: Cells = {}
+def test_faster_everywhere_is_told_by_all_variants_together() -> None:
+    """One variant is slower on every seed, by amounts that its three seeds alone hardly tell."""
+    variants: Variants = {}
     for number, times in enumerate([(101.0, 104.0, 107.0)] + [(79.0, 80.0, 81.0)] * 5):
-        cells[(str(number), "fast")] = [{"a": task(time)} for time in times]
-        cells[(str(number), "slow")] = [{"a": task(100.0)}] * 3
+        variants[(str(number), "fast")] = [{"a": task(time)} for time in times]
+        variants[(str(number), "slow")] = [{"a": task(100.0)}] * 3
     axis = Axis("tasks", "x", tuple(map(str, range(6))))
-    found = row(chapter([axis, SERIES], cells), "positive-gain", at=FAST, over=SLOW)
+    found = row(results([axis, SERIES], variants), "positive-gain", at=FAST, over=SLOW)
     assert (found.ours, found.verdict) == ("least: -4.0 ± 3.0 %", "does not agree")
 
 
 def test_runs_without_a_value_are_not_passed_over() -> None:
-    cells: Cells = {
+    variants: Variants = {
         ("fast",): [{"a": task(final=0.80)}] * 3,
         ("slow",): [{"a": task(final=final)} for final in (0.81, None, None)],
     }
-    found = row(chapter([SERIES], cells), "equal-final", at=FAST, over=SLOW, tolerance=0.02)
+    found = row(results([SERIES], variants), "equal-final", at=FAST, over=SLOW, tolerance=0.02)
     assert (found.ours, found.verdict) == ("no value in 2 of 3 runs", "does not agree")
 
 
@@ -400,16 +414,16 @@ def test_faster_everywhere_is_judged_by_the_least_gain() -> None:
     found = row(mixed, "positive-gain", at=FAST, over=SLOW)
     assert (found.ours, found.verdict) == ("least: -10.0 ± 0.0 %", "does not agree")
     assert found.note == "at 2"
-    # One cell that is complete refutes it, whatever the others will say.
-    half = replace(mixed, places={**mixed.places, ("6", "fast"): "x", ("6", "slow"): "y"})
+    # One variant that is complete refutes it, whatever the others will say.
+    half = replace(mixed, folders={**mixed.folders, ("6", "fast"): "x", ("6", "slow"): "y"})
     assert row(half, "positive-gain", at=FAST, over=SLOW).verdict == "does not agree"
 
 
 def test_rounds_fall() -> None:
     axis = Axis("k", "x", ("5", "30"))
 
-    def study(rounds: Sequence[int]) -> Chapter:
-        return chapter(
+    def study(rounds: Sequence[int]) -> StudyResults:
+        return results(
             [axis],
             {
                 (k,): [{"a": task(rounds_to_target=r)}] * 3
@@ -423,17 +437,17 @@ def test_rounds_fall() -> None:
 
 def test_one_seed_of_a_sweep_is_no_verdict_against_the_paper() -> None:
     axis = Axis("k", "x", ("5", "30"))
-    cells: Cells = {("5",): [{"a": task(41.0)}], ("30",): [{"a": task(41.1)}]}
-    found = row(chapter([axis], cells, seeds=1), "best", along="k", paper=30.0)
+    variants: Variants = {("5",): [{"a": task(41.0)}], ("30",): [{"a": task(41.1)}]}
+    found = row(results([axis], variants, seeds=1), "best", along="k", paper=30.0)
     assert "one seed" in found.note
 
 
 def test_time_in_proportion_to_the_number_of_tasks() -> None:
-    def study(ends: Mapping[str, float]) -> Chapter:
-        cells: Cells = {
+    def study(ends: Mapping[str, float]) -> StudyResults:
+        variants: Variants = {
             (count,): [{str(n): task() for n in range(int(count))}] * 3 for count in ends
         }
-        found = chapter([COUNT], cells)
+        found = results([COUNT], variants)
         runs = {
             key: {seed: replace(run, finish_time=ends[key[0]]) for seed, run in by_seed.items()}
             for key, by_seed in found.runs.items()
@@ -450,28 +464,28 @@ def test_time_in_proportion_to_the_number_of_tasks() -> None:
 
 
 def test_a_run_of_several_tasks_takes_as_long_as_its_last_or_their_mean() -> None:
-    cells: Cells = {
+    variants: Variants = {
         ("fast",): [{"a": task(10.0), "b": task(30.0)}] * 3,
         ("slow",): [{"a": task()}] * 3,
     }
-    found = chapter([SERIES], cells)
+    found = results([SERIES], variants)
     assert row(found, "time", at=FAST).ours == "30.0 ± 0.0"
     assert row(replace(found, per_run="mean"), "time", at=FAST).ours == "20.0 ± 0.0"
     assert row(found, "time", at=FAST, task="a").ours == "10.0 ± 0.0"
 
 
 def test_figures_say_if_their_labels_name_other_data() -> None:
-    stamp = "Quick scale, not the paper's data: digits-mlp in place of mnist"
-    found = timed([90.0] * 3, [200.0] * 3, figures=("bars", "dots", "ranking"), stamp=stamp)
-    for figure in figures_of(found).values():
+    text = "Quick scale, not the paper's data: digits-mlp in place of mnist"
+    found = timed([90.0] * 3, [200.0] * 3, figures=("bars", "dots", "ranking"), disclaimer=text)
+    for figure in draw_figures(found).values():
         shown = figure.get_suptitle()
-        assert " ".join(shown.split()) == stamp
+        assert " ".join(shown.split()) == text
     plain = timed([90.0] * 3, [200.0] * 3, figures=("bars",))
-    assert figures_of(plain)["bars"].get_suptitle() == ""
+    assert draw_figures(plain)["bars"].get_suptitle() == ""
 
 
-def missing(found: Chapter, key: Key, until: float) -> Chapter:
-    """The same, but in this cell every run missed its target until then."""
+def missing(found: StudyResults, key: Key, until: float) -> StudyResults:
+    """The same, but in this variant every run missed its target until then."""
     lost = {seed: run({"a": task(None)}, seed, finish=until) for seed in found.runs[key]}
     return replace(found, runs={**found.runs, key: lost})
 

@@ -139,7 +139,7 @@ def test_a_larger_last_test_gives_the_final_number() -> None:
         partition=[np.arange(20)],
     )
     result = simulate([task], "fedast-s", Simulation(clients=1, max_time=300.0)).result
-    assert result.curves["a"][-1].accuracy == 1.0
+    assert result.curves["a"][-1].value == 1.0
     assert result.tasks["a"].final == 0.0, "the last test turns every point around"
 
 

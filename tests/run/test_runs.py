@@ -93,10 +93,10 @@ def test_records_match_the_log(tmp_path: Path) -> None:
         assert task.staleness_mean == pytest.approx(np.mean([e["staleness"] for e in arrivals]))
         assert task.rounds == max(e["round"] for e in mine if e["event"] == "aggregate")
         evaluations = [e for e in mine if e["event"] == "evaluate"]
-        assert [(p.time, p.accuracy) for p in result.curves[name]] == [
-            (e["t"], e["accuracy"]) for e in evaluations
+        assert [(p.time, p.value) for p in result.curves[name]] == [
+            (e["t"], e["value"]) for e in evaluations
         ]
-        assert task.final == evaluations[-1]["accuracy"]
+        assert task.final == evaluations[-1]["value"]
     assert result.finish_time == max(e["t"] for e in events if e["event"] == "finish")
 
 
@@ -143,7 +143,7 @@ def test_every_algorithm_learns_through_the_python_api(
     outcome = simulate(tasks, algorithm, Simulation(clients=15, max_time=2000.0), seed=2)
     assert outcome.result.reached_all
     assert {t.finish_reason for t in outcome.result.tasks.values()} == {"target"}
-    assert outcome.curves["one"][0].accuracy < 0.85
+    assert outcome.curves["one"][0].value < 0.85
     outcome.save(tmp_path / "saved")
     assert read_run(tmp_path / "saved") == outcome.result
     with torch.no_grad():

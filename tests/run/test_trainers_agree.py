@@ -14,7 +14,7 @@ from fedast.run.execute import execute
 from fedast.run.simulate import Outcome
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-MEASURED = ("accuracy", "loss", "variances")
+MEASURED = ("value", "loss", "variances")
 
 
 def run(out: Path, algorithm: str, *settings: str) -> tuple[list[dict[str, object]], Outcome]:

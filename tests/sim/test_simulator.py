@@ -24,7 +24,7 @@ from fedast.algorithms.sync_ucb_st import UpperConfidenceBounds
 from fedast.core.protocol import Algorithm, Observers, StopReason, TaskName, TaskSpec
 from fedast.core.streams import Stream
 from fedast.learner.protocol import Evaluation, Learner, NoLearning
-from fedast.records.events import EventLog
+from fedast.records.events import EventLog, from_schema_1
 from fedast.records.metrics import RunMetrics
 from fedast.sim.availability import ActiveCapPool, AlwaysPool, SimulatedPool, TracePool
 from fedast.sim.clock import Clock
@@ -36,6 +36,7 @@ SPECS = (
     TaskSpec("a", active_requests=12, buffer_size=3, share=2.0, evaluate_every=2),
     TaskSpec("b", active_requests=12, buffer_size=3, evaluate_every=2),
 )
+METRICS = dict.fromkeys("abcd", "accuracy")
 CLIENTS = 20
 ASSIGNMENTS: dict[str, Callable[[], Assignment]] = {
     "sync-st": RandomPartition,
@@ -85,7 +86,7 @@ def simulate(
         ShiftedExponentialDelay(),
         Speeds(CLIENTS, (1.3, 1.0, 0.7), (0.25, 0.5, 0.25), seed),
         {spec.name: Timing(spec.name, 9, 0.2) for spec in (*specs, *later)},
-        Observers((RunMetrics((*specs, *later)), EventLog(log))),
+        Observers((RunMetrics((*specs, *later)), EventLog(log, METRICS))),
         seed=seed,
         loss_rate=loss_rate,
         timers=timers,
@@ -166,7 +167,7 @@ def test_time_never_runs_backwards_and_fields_are_the_contract() -> None:
         "start": {"request", "client"},
         "arrive": {"task", "request", "client", "version", "staleness"},
         "aggregate": {"task", "round", "requests"},
-        "evaluate": {"task", "round", "accuracy", "loss"},
+        "evaluate": {"task", "round", "model", "metric", "value", "loss"},
         "realloc": {"cause", "targets", "buffers", "variances"},
         "drop": {"task", "request", "reason"},
         "finish": {"task", "reason"},
@@ -300,8 +301,20 @@ def test_golden_trace(kind: str) -> None:
     if os.environ.get("FEDAST_GOLDEN") == "write":
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(json.dumps(event) + "\n" for event in events))
-    golden = [json.loads(line) for line in path.read_text().splitlines()]
+    golden = read_golden(path)
     assert len(events) == len(golden)
     for event, expected in zip(events, golden, strict=True):
         assert event.pop("t") == pytest.approx(expected.pop("t"), rel=1e-9)
         assert event == expected
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_golden_traces_are_those_of_schema_1_translated(kind: str) -> None:
+    old = read_golden(GOLDEN / "schema-1" / f"{kind}.jsonl")
+    new = read_golden(GOLDEN / f"{kind}.jsonl")
+    assert any(event["event"] == "evaluate" for event in new)
+    assert new == [from_schema_1(event, METRICS) for event in old]
+
+
+def read_golden(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -20,8 +20,9 @@ from fedast.config.load import load
 from fedast.config.notes import Note, for_all, lines
 from fedast.config.schema import RunConfig
 from fedast.parts.errors import ConfigError, nearest
+from fedast.records.files import write_atomically
 from fedast.records.lock import locked
-from fedast.records.run import RunResult, claim_folder, write_atomically
+from fedast.records.run import RunResult, claim_folder
 from fedast.report.compare import Comparison, compare
 from fedast.run.batch import (
     BatchRun,

@@ -94,7 +94,7 @@ class LiveView:
         algorithm, run_metrics, rate = self._run
         for status in algorithm.status():
             task = run_metrics.tasks[status.name]
-            latest = f"{task.curve[-1].accuracy:.3f}" if task.curve else "–"
+            latest = f"{task.curve[-1].value:.3f}" if task.curve else "–"
             target = "–" if task.spec.target is None else f"{task.spec.target:.3f}"
             if task.finish_time is not None:
                 end = f"[green]{task.finish_reason} at {task.finish_time:.1f}[/]"
@@ -141,7 +141,7 @@ class LineView:
             return
         self._due = moment + _LINE_EVERY
         metrics = " ".join(
-            f"{name}={task.curve[-1].accuracy:.3f}@{task.rounds}"
+            f"{name}={task.curve[-1].value:.3f}@{task.rounds}"
             for name, task in self._run_metrics.tasks.items()
             if task.curve
         )

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import final
 
-from fedast.records.run import write_atomically
+from fedast.records.files import write_atomically
 
 
 @final

@@ -51,7 +51,7 @@ class Meters:
             self._rounds.labels(status.name).set(status.round)
             curve = self._run_metrics.tasks[status.name].curve
             if curve:
-                self._metric.labels(status.name).set(curve[-1].accuracy)
+                self._metric.labels(status.name).set(curve[-1].value)
 
     def status(
         self, driver: Driver, pool: LivePool, quarantined: Collection[ClientId], now: float
@@ -82,7 +82,7 @@ class Meters:
 
     def _latest(self, task: str) -> float | None:
         curve = self._run_metrics.tasks[task].curve
-        return round(curve[-1].accuracy, 4) if curve else None
+        return round(curve[-1].value, 4) if curve else None
 
     def serve(self, port: int, address: str = "127.0.0.1") -> Callable[[], None]:
         """At ``/metrics``; gives what ends it."""

@@ -1,11 +1,12 @@
-"""What a run adds up to: an observer that keeps the numbers of ``result.json`` and the curves."""
+"""An observer that keeps the numbers of ``result.json`` and the learning curves."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Literal, TypeAlias, final
 
 from fedast.core.protocol import (
     Accept,
@@ -21,6 +22,9 @@ from fedast.core.protocol import (
     TaskSpec,
 )
 
+Model: TypeAlias = Literal["raw", "average"]
+"""Which parameters were evaluated: the newest ones, or an average over rounds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -28,9 +32,16 @@ class Point:
 
     time: float
     round: int
-    accuracy: float
-    """The task's metric, whatever it is."""
+    value: float
+    """Of the task's metric; ``TaskResult.metric`` names it."""
     loss: float
+    model: Model = "raw"
+
+    @property
+    def accuracy(self) -> float:
+        """Deprecated: the metric need not be accuracy."""
+        warnings.warn("Point.accuracy is now Point.value", DeprecationWarning, stacklevel=2)
+        return self.value
 
 
 @dataclass(slots=True)
@@ -45,7 +56,7 @@ class TaskMetrics:
     finish_reason: FinishReason | None = None
     curve: list[Point] = field(default_factory=list)
     requests: list[tuple[float, int]] = field(default_factory=list)
-    """Since when how many active requests, each time that they were reallocated."""
+    """Reallocations: the time, and the number of active requests from then on."""
 
     @property
     def staleness_mean(self) -> float:
@@ -60,11 +71,11 @@ class RunMetrics:
         }
         self.updates = 0
         self.replayed = 0
-        """Of these, how many are of a time before: the run was replayed to there."""
+        """How many of these come from the replay of an earlier, interrupted run."""
         self.now = 0.0
 
     def went_live(self) -> None:
-        """What was recorded has been replayed; from here on it is new."""
+        """The replay is over; from here on updates are new."""
         self.replayed = self.updates
 
     def enough(self) -> bool:

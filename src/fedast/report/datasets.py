@@ -1,4 +1,4 @@
-"""A dataset at a glance: how labels spread over clients, sizes, examples."""
+"""A dataset at a glance: labels by client, sizes, examples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Spread:
 
     @property
     def mean_largest_share(self) -> float:
-        """The mean over clients of the share of their most frequent class."""
+        """The share of a client's most frequent class in its data, averaged over clients."""
         return float((self.counts.max(axis=1) / np.maximum(1, self.sizes)).mean())
 
 
@@ -101,9 +101,8 @@ def _sizes(panel: Axes, sizes: npt.NDArray[np.int64], log: bool = False) -> None
         bins = np.geomspace(max(1, low), high, 30)
         panel.set_xscale("log")
     panel.hist(sizes, bins=bins, color="#0072B2")
-    panel.set_title(
-        f"samples per client: {low:,} to {high:,}, mean {sizes.mean():,.0f}", fontsize=9
-    )
+    title = f"samples per client: {low:,} to {high:,}, mean {sizes.mean():,.0f}"
+    panel.set_title(title, fontsize=9)
     panel.set_xlabel("samples")
     panel.set_ylabel("clients")
 

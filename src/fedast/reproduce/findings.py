@@ -1,4 +1,4 @@
-"""What a measure finds, and what measures share: pairing by seed, text with deviations."""
+"""A measure's finding, and what measures share: pairing by seed, text with deviations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedast.records.compact import TaskRecord
-from fedast.reproduce.results import Axis, Chapter, Claim, Key, Missing, Unreached
+from fedast.reproduce.claims import Claim
+from fedast.reproduce.results import Axis, Key, Missing, StudyResults, Unreached
 from fedast.reproduce.verdicts import Verdict, compare_number
 
 
@@ -15,12 +16,12 @@ from fedast.reproduce.verdicts import Verdict, compare_number
 class Finding:
     ours: str
     verdict: Verdict
-    cells: tuple[Key, ...]
+    variants: tuple[Key, ...]
     note: str = ""
-    settled: bool = False
-    """Whether runs that are missing could not change it."""
+    conclusive: bool = False
+    """Whether missing runs could not change the verdict any more."""
     seeds: int | None = None
-    """Those that it was computed from; None: all that every cell has."""
+    """How many it was computed from; None: those that every variant has."""
 
 
 def number(claim: Claim) -> str:
@@ -55,48 +56,48 @@ def against(
     return found.verdict, found.note
 
 
-def sides(chapter: Chapter, claim: Claim) -> tuple[Key, Key]:
-    return chapter.cell(claim.at), chapter.cell({**claim.at, **claim.over})
+def sides(results: StudyResults, claim: Claim) -> tuple[Key, Key]:
+    return results.variant(claim.at), results.variant({**claim.at, **claim.over})
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[tuple[float, float]]:
-    """Of the seeds that both have."""
+    """The values of each seed that both have."""
     found = [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
     if not found:
-        raise Missing("a seed that both have")
+        raise Missing("a common seed")
     return found
 
 
-def along(chapter: Chapter, claim: Claim) -> Axis:
-    return next(axis for axis in chapter.axes if axis.name == claim.along)
+def along(results: StudyResults, claim: Claim) -> Axis:
+    return next(axis for axis in results.axes if axis.name == claim.along)
 
 
 def columns(values: Sequence[Mapping[int, float]]) -> list[list[float]]:
-    """The values of the seeds that all have, one list each."""
+    """For each mapping, the values of the seeds that all have."""
     seeds = sorted(set.intersection(*(set(each) for each in values)))
     if not seeds:
-        raise Missing("a seed that all have been run with")
+        raise Missing("a common seed")
     return [[each[seed] for seed in seeds] for each in values]
 
 
-def others(chapter: Chapter, key: Key) -> str:
-    """The labels of a cell, but for its series."""
-    series = chapter.axis("series")
-    pairs = zip(chapter.axes, key, strict=True)
+def others(results: StudyResults, key: Key) -> str:
+    """The labels of a variant, without its series."""
+    series = results.axis("series")
+    pairs = zip(results.axes, key, strict=True)
     return ", ".join(label for axis, label in pairs if axis is not series)
 
 
 def every_run(
-    chapter: Chapter,
+    results: StudyResults,
     key: Key,
     of: Callable[[TaskRecord], float | None],
     task: str | None,
     *,
     without: Collection[int] = (),
 ) -> dict[int, float]:
-    """Values by seed, but for those ``without``; ``Unreached`` if another run has none."""
-    values, runs = chapter.values(key, of, task), chapter.found(key)
-    short = chapter.runs[key].keys() - values.keys() - set(without)
+    """Values by seed, except seeds in ``without``; ``Unreached`` if any other run has none."""
+    values, runs = results.values(key, of, task), results.runs_of(key)
+    short = results.runs[key].keys() - values.keys() - set(without)
     if short:
         raise Unreached(f"no value in {len(short)} of {len(runs)} runs", key)
     return {seed: value for seed, value in values.items() if seed not in without}

@@ -1,241 +1,117 @@
-"""A reproduction as one page that stands alone, and as tables for documents."""
+"""A reproduction as one HTML page that needs no other file."""
 
 from __future__ import annotations
 
 import base64
-import html
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from fedast.records.compact import CompactRun
-from fedast.reproduce.figures import DPI
-from fedast.reproduce.results import Chapter, Key
-from fedast.reproduce.rows import Row, rows_of
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-_MARKS = {
-    "agrees": "✓ agrees",
-    "cannot be told": "? cannot be told",
-    "does not agree": "✗ does not agree",
-}
-_STYLE = """
-:root { color-scheme: light; }
-body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
-       max-width: 1100px; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.7rem; margin-bottom: 0.2rem; }
-h2 { font-size: 1.25rem; margin-top: 2.6rem; border-bottom: 1px solid #ddd; }
-p.lead, td.note, p.where { color: #555; }
-table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
-th, td { text-align: left; padding: 0.3rem 0.6rem; border-bottom: 1px solid #e6e6e6;
-         vertical-align: top; }
-th { background: #f5f6f8; font-weight: 600; }
-td.number { white-space: nowrap; }
-.agrees { color: #00694b; } .does { color: #b03000; } .cannot { color: #7a5a00; }
-.partly, .not { color: #777; }
-img { max-width: 100%; height: auto; display: block; margin: 1rem 0; }
-code { background: #f5f6f8; padding: 0.1em 0.3em; border-radius: 3px; font-size: 12.5px; }
-details { margin: 0.6rem 0; } summary { cursor: pointer; color: #0072B2; }
-.warn { background: #fff6df; border: 1px solid #ecd9a0; padding: 0.5rem 0.8rem; }
-"""
+from fedast.records.files import write_atomically
+from fedast.reproduce.figures.save import DPI
+from fedast.reproduce.results import Key, StudyResults
+from fedast.reproduce.rows import Row, rows_of
+from fedast.reproduce.tables import summary, verdict_text
+
+
+@dataclass(frozen=True)
+class _Figure:
+    name: str
+    width: int
+    """In CSS pixels: as large as it was drawn."""
+    data: str
+    """The PNG file in base64."""
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """A line of the table of runs; means over seeds."""
+
+    name: str
+    command: str
+    """Repeats the first seed's run, or makes those that are missing."""
+    seeds: tuple[int, ...] = ()
+    finish_time: float = 0.0
+    wall_seconds: float = 0.0
+    updates_per_second: float = 0.0
+    machines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Section:
+    results: StudyResults
+    rows: Sequence[Row]
+    figures: Sequence[_Figure]
+    variants: Sequence[_Variant]
 
 
 def write_page(
     path: Path,
-    chapters: Sequence[Chapter],
+    all_results: Sequence[StudyResults],
     figures: Mapping[str, Mapping[str, Path]],
     *,
     scale: str,
     settings: Sequence[str],
     folder: str,
 ) -> None:
-    """``figures`` are PNG files by study and kind; they go into the page itself."""
-    rows = {chapter.name: rows_of(chapter) for chapter in chapters}
-    parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
-        "<meta name='viewport' content='width=device-width'>",
-        f"<title>FedAST, reproduced</title><style>{_STYLE}</style></head><body>",
-        "<h1>FedAST, reproduced</h1>",
-        f"<p class='lead'>{html.escape(summary(chapters))}</p>",
-    ]
-    if scale == "quick":
-        parts.append(
-            "<p class='warn'>Quick scale: few clients, small tasks and embedded data. This page "
-            "shows that every experiment runs; its numbers say nothing about the paper's.</p>"
-        )
-    if settings:
-        text = ", ".join(settings)
-        parts.append(f"<p class='warn'>Settings of all runs: <code>{html.escape(text)}</code></p>")
-    parts += ["<h2>Paper and ours</h2>", _table(chapters, rows), _verdict_rule()]
-    for chapter in chapters:
-        parts += _section(chapter, figures.get(chapter.name, {}), folder, scale)
-    parts.append("</body></html>\n")
-    path.write_text("\n".join(parts), encoding="utf-8")
-
-
-def summary(chapters: Sequence[Chapter]) -> str:
-    there, wanted = (sum(chapter.count[i] for chapter in chapters) for i in (0, 1))
-    if not all(chapter.comparable for chapter in chapters):
-        return f"{there} of {wanted} runs, at quick scale."
-    rows = [row for chapter in chapters for row in rows_of(chapter)]
-    counts = {
-        verdict: sum(row.verdict == verdict for row in rows)
-        for verdict in ("agrees", "cannot be told", "does not agree", "partly run", "not run")
-    }
-    return (
-        f"{there} of {wanted} runs (some are in two experiments). Of {len(rows)} reported "
-        f"numbers and claims {counts['agrees']} agree, {counts['does not agree']} do not, "
-        f"{counts['cannot be told']} cannot be told by these seeds, "
-        f"{counts['partly run']} have been run in part, {counts['not run']} not at all."
+    """``figures`` are PNG files by study and name; they become part of the page."""
+    environment = Environment(
+        loader=PackageLoader("fedast.reproduce", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
     )
-
-
-def verdict_text(row: Row, chapter: Chapter) -> str:
-    if row.verdict == "partly run" and row.seeds:
-        return f"{row.seeds} of {chapter.seeds} seeds"
-    return _MARKS.get(row.verdict, row.verdict)
-
-
-def _verdict_rule() -> str:
-    return (
-        "<p class='lead'>Ours: mean ± standard deviation over seeds. A number <i>agrees</i> if it "
-        "differs from the paper's by no more than seeds explain, t s √(1/n + 1/k) with our "
-        "deviation s over n seeds, the paper's k runs and Student's t for 95 %, and by no more "
-        "than 10 % (gains: 4 points); it <i>cannot be told</i> if it is further off than that but "
-        "inside what seeds explain; outside, it <i>does not agree</i>. A claim agrees or not if "
-        "the differences between runs of the same seed say so at 95 %. "
-        "Gain: (T<sub>baseline</sub> − T)/T<sub>baseline</sub>. Rows with fewer seeds than planned "
-        "get no verdict.</p>"
-    )
-
-
-def _table(chapters: Sequence[Chapter], rows: Mapping[str, Sequence[Row]]) -> str:
-    lines = [
-        "<table><thead><tr><th>experiment</th><th>quantity</th><th>paper</th><th>ours</th>"
-        "<th>verdict</th><th>seeds</th><th>remark</th></tr></thead><tbody>"
-    ]
-    for chapter in chapters:
-        for row in rows[chapter.name]:
-            kind = row.verdict.partition(" ")[0]
-            lines.append(
-                f"<tr><td><a href='#{chapter.name}'>{html.escape(chapter.name)}</a></td>"
-                f"<td title='{html.escape(row.where)}'>{html.escape(row.what)}</td>"
-                f"<td class='number'>{html.escape(row.paper)}</td>"
-                f"<td>{html.escape(row.ours)}</td>"
-                f"<td class='number {kind}'>{verdict_text(row, chapter)}</td>"
-                f"<td>{row.seeds}</td><td class='note'>{html.escape(row.note)}</td></tr>"
+    page = environment.get_template("report.html.jinja").render(
+        summary=summary(all_results),
+        scale=scale,
+        settings=settings,
+        verdict_text=verdict_text,
+        studies=[
+            _Section(
+                results,
+                rows_of(results),
+                [_figure(name, file) for name, file in figures.get(results.name, {}).items()],
+                [_variant(results, key, folder, scale) for key in results.folders],
             )
-    lines.append("</tbody></table>")
-    return "\n".join(lines)
-
-
-def _section(chapter: Chapter, figures: Mapping[str, Path], folder: str, scale: str) -> list[str]:
-    there, wanted = chapter.count
-    lines = [
-        f"<h2 id='{chapter.name}'>{html.escape(chapter.title)}</h2>",
-        f"<p class='where'>In the paper: {html.escape(chapter.where)}. "
-        f"{html.escape(chapter.says)}</p>",
-    ]
-    for kind, path in figures.items():
-        content = path.read_bytes()
-        width = int.from_bytes(content[16:20], "big") * 96 // DPI  # of a PNG; as large as drawn
-        data = base64.b64encode(content).decode()
-        alt = html.escape(f"{chapter.title}: {kind}")
-        lines.append(f"<img alt='{alt}' width='{width}' src='data:image/png;base64,{data}'>")
-    lines.append(
-        f"<details><summary>Runs: {there} of {wanted}</summary><table><thead><tr>"
-        "<th>run</th><th>seeds</th><th>finish</th><th>seconds*</th><th>updates/s*</th>"
-        "<th>on</th><th>repeat it</th></tr></thead><tbody>"
+            for results in all_results
+        ],
     )
-    for key, place in chapter.places.items():
-        lines.append(_run_line(chapter, key, place, folder, scale))
-    lines.append(
-        "</tbody></table><p class='lead'>* of each run, beside the others that ran at the same time"
-        "</p></details>"
-    )
-    return lines
+    write_atomically(path, page)
 
 
-def _run_line(chapter: Chapter, key: Key, place: str, folder: str, scale: str) -> str:
-    name = html.escape(", ".join(key))
-    runs = chapter.runs.get(key, {})
+def _figure(name: str, file: Path) -> _Figure:
+    content = file.read_bytes()
+    width = int.from_bytes(content[16:20], "big") * 96 // DPI  # the PNG's own, scaled to 96 dpi
+    return _Figure(name, width, base64.b64encode(content).decode())
+
+
+def _variant(results: StudyResults, key: Key, folder: str, scale: str) -> _Variant:
+    name, runs = ", ".join(key), results.runs.get(key, {})
     if not runs:
-        command = html.escape(missing_command(chapter, key, folder, scale))
-        return (
-            f"<tr><td>{name}</td><td>0 of {chapter.seeds}</td><td colspan='4'>not run yet</td>"
-            f"<td><code>{command}</code></td></tr>"
-        )
-    found: list[CompactRun] = list(runs.values())
-    finish = statistics.fmean(run.finish_time for run in found)
-    seconds = statistics.fmean(run.wall_seconds for run in found)
-    speed = statistics.fmean(run.updates_per_second for run in found)
-    machines = sorted(
-        {
-            f"{r.machine['device']}, torch {r.machine['torch']}, {r.machine['at_a_time']} at a time"
-            for r in found
-        }
-    )
-    command = f"fedast run {folder}/{place}/seed-{min(runs)}.toml"
-    return (
-        f"<tr><td>{name}</td><td>{', '.join(map(str, sorted(runs)))}</td><td>{finish:.1f}</td>"
-        f"<td>{seconds:.0f}</td><td>{speed:.0f}</td><td>{html.escape('; '.join(machines))}</td>"
-        f"<td><code>{html.escape(command)}</code></td></tr>"
+        return _Variant(name, _missing_command(results, key, folder, scale))
+    found = list(runs.values())
+    machines = {
+        f"{m['device']}, torch {m['torch']}, {m['at_a_time']} at a time"
+        for m in (run.machine for run in found)
+    }
+    return _Variant(
+        name,
+        f"fedast run {folder}/{results.folders[key]}/seed-{min(runs)}.toml",
+        tuple(sorted(runs)),
+        statistics.fmean(run.finish_time for run in found),
+        statistics.fmean(run.wall_seconds for run in found),
+        statistics.fmean(run.updates_per_second for run in found),
+        tuple(sorted(machines)),
     )
 
 
-def missing_command(chapter: Chapter, key: Key | None, folder: str, scale: str) -> str:
-    """What runs a cell, or all that is missing of a study."""
-    words = ["fedast reproduce", chapter.source]
-    words += [f'--only "{label}"' for label in key or ()]
+def _missing_command(results: StudyResults, key: Key, folder: str, scale: str) -> str:
+    words = ["fedast reproduce", results.source]
+    words += [f'--only "{label}"' for label in key]
     words += ["--scale quick"] if scale == "quick" else []
-    words += [f"--set {setting}" for setting in chapter.settings]
+    words += [f"--set {setting}" for setting in results.settings]
     return " ".join([*words, "--out", folder])
-
-
-# --- documents ----------------------------------------------------------------------------------
-
-
-def markdown_table(chapters: Sequence[Chapter], *, short: bool, folder: str) -> str:
-    """All rows with where their runs are, or only the headlines."""
-    lines = []
-    if short:
-        lines += [
-            "| quantity | paper | ours | verdict |",
-            "|---|---:|---:|---|",
-        ]
-    else:
-        lines += [
-            "| experiment | quantity | paper | ours | verdict | seeds | remark | runs |",
-            "|---|---|---:|---:|---|---:|---|---|",
-        ]
-    for chapter in chapters:
-        for row in rows_of(chapter):
-            cells = [row.what, row.paper, row.ours, verdict_text(row, chapter)]
-            if short:
-                if row.headline:
-                    lines.append(_line(cells))
-                continue
-            runs = " ".join(
-                f"[{number}]({folder}/{place})" for number, place in enumerate(row.runs, 1)
-            )
-            if row.verdict in ("not run", "partly run"):
-                runs += f" `fedast reproduce {chapter.source}`"
-            lines.append(
-                _line([chapter.name, *cells, str(row.seeds), f"{row.where}; {row.note}", runs])
-            )
-    return "\n".join(lines)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").strip("; ") for cell in cells) + " |"
-
-
-def between_markers(text: str, name: str, new: str) -> str:
-    """The text with ``new`` between ``<!-- NAME -->`` and ``<!-- /NAME -->``."""
-    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    head, found, rest = text.partition(begin)
-    if not found:
-        raise KeyError(name)
-    _, found, tail = rest.partition(end)
-    if not found:
-        raise ValueError(f"{begin} without {end}")
-    return f"{head}{begin}\n{new}\n{end}{tail}"

@@ -1,7 +1,7 @@
-"""A study's runs, by cell and seed, and what can be read off them.
+"""A study's runs by variant and seed, and the numbers that can be computed from them.
 
-A ``Chapter`` holds the axes of a study and the runs found for each cell; ``rows`` makes the table
-from it, a number or a claim of the paper beside ours.
+``StudyResults`` holds the axes of a study and the runs found for each variant; ``rows`` makes the
+table of claims from it, figures draw it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,10 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from fedast.records.compact import CompactRun, TaskRecord
+from fedast.reproduce.claims import Claim
 
 Key: TypeAlias = tuple[str, ...]
-"""A label for each axis."""
-Measure: TypeAlias = Literal[
-    "time", "gain", "largest-gain", "growing-gain", "first", "last", "similar", "linear", "best",
-    "fewer", "positive-gain", "falling-rounds", "equal-final", "higher-final", "best-final",
-    "ceiling", "lower-loss", "steadier", "steadier-loss",
-]  # fmt: skip
+"""A variant: a label for each axis."""
 Role: TypeAlias = Literal["panel", "x", "series"]
 
 
@@ -29,51 +25,32 @@ class Axis:
     role: Role
     labels: tuple[str, ...]
     chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Labels with the paper's star, and in which panels."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A number or statement of the paper, and which of our runs speak to it."""
-
-    what: str
-    where: str
-    measure: Measure
-    at: Mapping[str, str]
-    over: Mapping[str, str]
-    others: tuple[str, ...] = ()
-    task: str | None = None
-    along: str | None = None
-    backwards: bool = False
-    tolerance: float = 0.0
-    paper: float | str | None = None
-    paper_seeds: int = 3
-    headline: bool = False
+    """Labels that the paper chose, and the panels in which a star marks them."""
 
 
 class Missing(Exception):
-    """A measure needs runs that are not there."""
+    """A measure needs runs that have not been made."""
 
 
 class Unreached(Exception):
-    """The runs are there, but have not got to what is to be measured."""
+    """The runs have been made, but did not reach what is to be measured."""
 
-    def __init__(self, said: str, *cells: Key) -> None:
-        super().__init__(said)
-        self.cells = cells
+    def __init__(self, problem: str, *variants: Key) -> None:
+        super().__init__(problem)
+        self.variants = variants
 
 
 @dataclass(frozen=True)
-class Chapter:
+class StudyResults:
     name: str
     title: str
     where: str
     says: str
     axes: tuple[Axis, ...]
     runs: Mapping[Key, Mapping[int, CompactRun]]
-    """By cell and seed."""
-    places: Mapping[Key, str]
-    """The folder of each cell's runs, relative to the results'."""
+    """By variant and seed."""
+    folders: Mapping[Key, str]
+    """The folder of each variant's runs, relative to the results folder."""
     targets: Mapping[Key, Mapping[str, float | None]]
     claims: tuple[Claim, ...]
     per_run: Literal["last", "mean"]
@@ -81,14 +58,14 @@ class Chapter:
     seeds: int
     figures: tuple[str, ...]
     count: tuple[int, int] = (0, 0)
-    """Runs that are there, runs that there should be; one that several cells share is one."""
+    """Runs made, runs planned; one that several variants share counts once."""
     source: str = ""
-    """What the commands call it: its name, or its file."""
+    """The study's name on the command line: its name, or its file."""
     settings: tuple[str, ...] = ()
     comparable: bool = True
-    """Whether the runs are of the paper's scale, so that its numbers can be compared at all."""
-    stamp: str = ""
-    """What figures say of themselves, where labels name data that was not used."""
+    """Whether the runs have the paper's scale, so that its numbers can be compared at all."""
+    disclaimer: str = ""
+    """Printed on the figures if their labels name data that was not used."""
 
     # --- finding runs ----------------------------------------------------------------------
 
@@ -100,11 +77,11 @@ class Chapter:
         return ("",) if axis is None else axis.labels
 
     def key(self, **by_role: str) -> Key:
-        """The cell with these labels, by role; axes that are not there are passed over."""
+        """The variant with these labels, by role; roles without an axis are ignored."""
         return tuple(by_role[axis.role] for axis in self.axes)
 
-    def cell(self, labels: Mapping[str, str]) -> Key:
-        """The cell with these labels by axis name; an axis with one value may be left out."""
+    def variant(self, labels: Mapping[str, str]) -> Key:
+        """The variant with these labels by axis name; an axis with one value may be left out."""
         found = []
         for axis in self.axes:
             label = labels.get(axis.name, axis.labels[0] if len(axis.labels) == 1 else None)
@@ -113,14 +90,15 @@ class Chapter:
             found.append(label)
         return tuple(found)
 
-    def found(self, key: Key) -> list[CompactRun]:
+    def runs_of(self, key: Key) -> list[CompactRun]:
+        """A variant's runs by seed; ``Missing`` if there are none."""
         runs = [run for _, run in sorted(self.runs.get(key, {}).items())]
         if not runs:
             raise Missing(", ".join(key))
         return runs
 
     def common_seeds(self, keys: Sequence[Key]) -> set[int]:
-        """Those that all these cells have been run with, so that like is compared with like."""
+        """The seeds that all these variants have been run with."""
         found = [set(self.runs.get(key, ())) for key in keys]
         for key, seeds in zip(keys, found, strict=True):
             if not seeds:
@@ -130,8 +108,8 @@ class Chapter:
     # --- measures of runs ----------------------------------------------------------------------
 
     def times(self, key: Key, task: str | None = None) -> dict[int, float | None]:
-        """By seed: a task's time to target, or the run's by the study's rule."""
-        self.found(key)
+        """By seed: a task's time to target, or the run's as ``per_run`` defines it."""
+        self.runs_of(key)
         return {seed: self.time(run, task) for seed, run in sorted(self.runs[key].items())}
 
     def time(self, run: CompactRun, task: str | None = None) -> float | None:
@@ -144,17 +122,17 @@ class Chapter:
         return max(known) if self.per_run == "last" else statistics.fmean(known)
 
     def diverged(self, key: Key, task: str | None = None) -> int:
-        """Runs in which a task (or that one) ended in numbers that are none."""
+        """How many runs have a task (or this task) that diverged."""
         return sum(
             any(record.diverged for name, record in run.tasks.items() if task in (None, name))
-            for run in self.found(key)
+            for run in self.runs_of(key)
         )
 
     def values(
         self, key: Key, of: Callable[[TaskRecord], float | None], task: str | None = None
     ) -> dict[int, float]:
-        """By seed, the mean over a run's tasks (or that of one); only runs that have a value."""
-        self.found(key)
+        """By seed, the mean over a run's tasks (or the value of one); runs without are left out."""
+        self.runs_of(key)
         found = {}
         for seed, run in sorted(self.runs[key].items()):
             tasks = run.tasks.values() if task is None else [run.tasks[task]]
@@ -164,8 +142,8 @@ class Chapter:
         return found
 
     def at_least(self, key: Key, task: str | None = None) -> dict[int, float]:
-        """By seed: the time to target, or where that was missed, the time until which it was."""
-        self.found(key)
+        """By seed: the time to target, or the end of the run if the target was missed."""
+        self.runs_of(key)
         return {seed: self._at_least(run, task) for seed, run in sorted(self.runs[key].items())}
 
     def _at_least(self, run: CompactRun, task: str | None) -> float:
@@ -177,7 +155,7 @@ class Chapter:
         return max(times) if self.per_run == "last" else statistics.fmean(times)
 
     def gains(self, key: Key, over: Key, task: str | None = None) -> tuple[float, list[float]]:
-        """The gain of the mean times in per cent, and those of the seeds one by one."""
+        """The gain of the mean times in per cent, and the gain of each seed."""
         ours, theirs = self.times(key, task), self.times(over, task)
         pairs = [
             (a, b)
@@ -186,10 +164,10 @@ class Chapter:
         ]
         shared = ours.keys() & theirs.keys()
         if not shared:
-            raise Missing("a seed that both have")
+            raise Missing("a common seed")
         if len(pairs) < len(shared):
-            said = f"target not reached by {len(shared) - len(pairs)} of {len(shared)} seeds"
-            raise Unreached(said, key, over)
+            missed = len(shared) - len(pairs)
+            raise Unreached(f"target not reached by {missed} of {len(shared)} seeds", key, over)
         mine, base = zip(*pairs, strict=True)
         gain = 100 * (1 - statistics.fmean(mine) / statistics.fmean(base))
         return gain, [100 * (1 - a / b) for a, b in pairs]

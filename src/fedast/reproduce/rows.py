@@ -1,7 +1,7 @@
-"""The rows of a reproduction's table: a number or a claim of the paper, ours, and a verdict.
+"""The rows of a reproduction's table: a claim of the paper, our number, and a verdict.
 
-A row whose runs are not all there says so, and one whose runs were not all made in one precision.
-What the verdicts mean is said in ``verdicts``.
+A row says if runs are missing and if they were not all made in one precision. ``verdicts``
+defines the verdicts.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedast.reproduce import final_measures, sweep_measures, time_measures
+from fedast.reproduce.claims import Claim, Measure
 from fedast.reproduce.findings import Finding, number
-from fedast.reproduce.results import Chapter, Claim, Key, Measure, Missing, Unreached
+from fedast.reproduce.results import Key, Missing, StudyResults, Unreached
 from fedast.reproduce.verdicts import Verdict
 
 
@@ -28,55 +29,55 @@ class Row:
     seeds: int
     note: str = ""
     headline: bool = False
-    """Among the few that a short table has."""
+    """Whether the short table has it."""
     runs: tuple[str, ...] = ()
-    """Where the runs are that it was computed from."""
+    """The folders of the runs that it was computed from."""
 
 
-def rows_of(chapter: Chapter) -> list[Row]:
-    return [_row(chapter, claim) for claim in chapter.claims]
+def rows_of(results: StudyResults) -> list[Row]:
+    return [_row(results, claim) for claim in results.claims]
 
 
-def _row(chapter: Chapter, claim: Claim) -> Row:
+def _row(results: StudyResults, claim: Claim) -> Row:
     paper = "claim" if claim.paper is None else number(claim)
     try:
-        finding = _MEASURES[claim.measure](chapter, claim)
+        finding = _MEASURES[claim.measure](results, claim)
     except Missing as missing:
         return Row(
             claim.what, claim.where, paper, "–", "not run", 0,
             note=f"missing: {missing}", headline=claim.headline,
         )  # fmt: skip
     except Unreached as short:
-        finding = Finding(str(short), "does not agree", short.cells)
-    runs = tuple(chapter.places[key] for key in finding.cells if key in chapter.places)
+        finding = Finding(str(short), "does not agree", short.variants)
+    runs = tuple(results.folders[key] for key in finding.variants if key in results.folders)
     seeds = finding.seeds
     if seeds is None:
-        seeds = min((len(chapter.runs.get(key, {})) for key in finding.cells), default=0)
+        seeds = min((len(results.runs.get(key, {})) for key in finding.variants), default=0)
     verdict = finding.verdict
-    if seeds < chapter.seeds and not finding.settled:
+    if seeds < results.seeds and not finding.conclusive:
         verdict = "partly run"
-    if not chapter.comparable:
+    if not results.comparable:
         verdict = "not compared"
-    notes = (finding.note, mixed_precision(chapter, finding.cells))
+    notes = (finding.note, mixed_precision(results, finding.variants))
     return Row(
         claim.what, claim.where, paper, finding.ours, verdict, seeds,
         "; ".join(filter(None, notes)), claim.headline, tuple(dict.fromkeys(runs)),
     )  # fmt: skip
 
 
-def mixed_precision(chapter: Chapter, cells: Sequence[Key]) -> str:
-    """A remark, if the runs were not all made in one precision."""
+def mixed_precision(results: StudyResults, variants: Sequence[Key]) -> str:
+    """A remark if the runs were not all made in one precision."""
     counts = Counter(
         run.machine.get("precision", "unknown")
-        for key in dict.fromkeys(cells)
-        for run in chapter.runs.get(key, {}).values()
+        for key in dict.fromkeys(variants)
+        for run in results.runs.get(key, {}).values()
     )
     if len(counts) < 2:
         return ""
     return "precision mixed: " + ", ".join(f"{n} {name}" for name, n in counts.most_common())
 
 
-_MEASURES: Mapping[Measure, Callable[[Chapter, Claim], Finding]] = {
+_MEASURES: Mapping[Measure, Callable[[StudyResults, Claim], Finding]] = {
     "time": time_measures.time,
     "gain": time_measures.gain,
     "largest-gain": time_measures.largest_gain,

@@ -1,66 +1,67 @@
-"""The best of a sweep, and whether the paper's choice is as good as far as seeds can tell."""
+"""The best value of a sweep, and whether seeds can tell it from the paper's choice."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Collection, Mapping
 
+from fedast.reproduce.claims import Claim
 from fedast.reproduce.final_measures import final_value
 from fedast.reproduce.findings import Finding, along, every_run, number
-from fedast.reproduce.results import Chapter, Claim, Key, Missing, Unreached
+from fedast.reproduce.results import Key, Missing, StudyResults, Unreached
 from fedast.reproduce.verdicts import NEAR, NEAR_POINTS, above_zero, explained
 
 _MANY = 10
-"""Of more than so many values a remark names two."""
+"""Up to this many values, a remark lists all of them."""
 
 
-def best(chapter: Chapter, claim: Claim) -> Finding:
-    """The label with the shortest time. The paper's is refuted if another is faster by more than
-    seeds explain, and agrees if it is the fastest or nearly."""
-    axis = along(chapter, claim)
-    keys = {label: chapter.cell({**claim.at, axis.name: label}) for label in axis.labels}
-    seeds = chapter.common_seeds(list(keys.values()))
+def best(results: StudyResults, claim: Claim) -> Finding:
+    """The label with the shortest time. The paper's does not agree if another is faster by more
+    than seeds explain, and agrees if it is the fastest or near."""
+    axis = along(results, claim)
+    keys = {label: results.variant({**claim.at, axis.name: label}) for label in axis.labels}
+    seeds = results.common_seeds(list(keys.values()))
     if not seeds:
-        raise Missing("a seed that all have been run with")
+        raise Missing("a common seed")
     reached = {
         label: key
         for label, key in keys.items()
-        if all(t is not None for s, t in chapter.times(key, claim.task).items() if s in seeds)
+        if all(t is not None for s, t in results.times(key, claim.task).items() if s in seeds)
     }
     if not reached:
         raise Unreached("no target was reached", *keys.values())
     times = {
-        label: {s: t for s, t in chapter.at_least(key, claim.task).items() if s in seeds}
+        label: {s: t for s, t in results.at_least(key, claim.task).items() if s in seeds}
         for label, key in keys.items()
     }
     means = {label: statistics.fmean(times[label].values()) for label in reached}
     return _judge_best(
         claim, {label: {s: -t for s, t in by.items()} for label, by in times.items()},
-        able=means.keys(), cells=tuple(keys.values()),
+        able=means.keys(), variants=tuple(keys.values()),
         near=lambda best, theirs: -theirs <= (1 + NEAR) * -best,
         listed=lambda best, theirs: f"times {_listed(means, best, theirs)}",
         shown=lambda value: f"{value:+.0f}",
     )  # fmt: skip
 
 
-def best_final(chapter: Chapter, claim: Claim) -> Finding:
-    """The label with the highest final value, judged likewise."""
-    axis = along(chapter, claim)
-    keys = {label: chapter.cell({**claim.at, axis.name: label}) for label in axis.labels}
-    seeds = chapter.common_seeds(list(keys.values()))
+def best_final(results: StudyResults, claim: Claim) -> Finding:
+    """The label with the highest final value, judged in the same way."""
+    axis = along(results, claim)
+    keys = {label: results.variant({**claim.at, axis.name: label}) for label in axis.labels}
+    seeds = results.common_seeds(list(keys.values()))
     finals = {}
     for label, key in keys.items():
-        values = every_run(chapter, key, final_value, claim.task)
+        values = every_run(results, key, final_value, claim.task)
         finals[label] = {seed: 100 * value for seed, value in values.items() if seed in seeds}
     if not seeds:
-        raise Missing("a seed that all have been run with")
+        raise Missing("a common seed")
     means = {label: statistics.fmean(by.values()) for label, by in finals.items()}
 
     def listed(best: str, theirs: str) -> str:
         return ", ".join(f"{label}: {mean:.1f} %" for label, mean in means.items())
 
     return _judge_best(
-        claim, finals, able=means.keys(), cells=tuple(keys.values()),
+        claim, finals, able=means.keys(), variants=tuple(keys.values()),
         near=lambda best, theirs: best - theirs <= NEAR_POINTS,
         listed=listed, shown=lambda value: f"{value:+.1f}",
     )  # fmt: skip
@@ -71,12 +72,12 @@ def _judge_best(
     values: Mapping[str, Mapping[int, float]],
     *,
     able: Collection[str],
-    cells: tuple[Key, ...],
+    variants: tuple[Key, ...],
     near: Callable[[float, float], bool],
     listed: Callable[[str, str], str],
     shown: Callable[[float], str],
 ) -> Finding:
-    """``values`` by label and seed, larger is better; ``able`` are the labels that can be best."""
+    """``values`` by label and seed, larger is better; ``able`` are the labels that may be best."""
     means = {label: statistics.fmean(by.values()) for label, by in values.items()}
     best = max(able, key=lambda label: means[label])
     theirs = number(claim).removesuffix(" %")
@@ -85,9 +86,9 @@ def _judge_best(
     if theirs not in able:
         note += f"; {theirs} did not get there"
     if seeds < 2:
-        return Finding(best, "cannot be told", cells, f"{note}; one seed", seeds=seeds)
+        return Finding(best, "cannot be told", variants, f"{note}; one seed", seeds=seeds)
     if theirs == best:
-        return Finding(best, "agrees", cells, note, seeds=seeds)
+        return Finding(best, "agrees", variants, note, seeds=seeds)
     better = {
         label: [values[label][seed] - values[theirs][seed] for seed in sorted(values[theirs])]
         for label in able
@@ -99,13 +100,13 @@ def _judge_best(
     each = ", ".join(shown(value) for value in better[best])
     note += f"; {best} better by seed {each}, seeds explain {shown(noise or 0.0)}"
     if beaten:
-        return Finding(best, "does not agree", cells, note, seeds=seeds)
+        return Finding(best, "does not agree", variants, note, seeds=seeds)
     close = theirs in able and near(means[best], means[theirs])
-    return Finding(best, "agrees" if close else "cannot be told", cells, note, seeds=seeds)
+    return Finding(best, "agrees" if close else "cannot be told", variants, note, seeds=seeds)
 
 
 def _listed(means: Mapping[str, float], best: str, theirs: str) -> str:
-    """All times; of many only the best and the paper's."""
+    """All times; if there are many, only the best and the paper's."""
     if len(means) <= _MANY:
         return ", ".join(f"{label}: {mean:.0f}" for label, mean in means.items())
     text = f"{best}: {means[best]:.0f}"

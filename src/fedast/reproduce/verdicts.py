@@ -1,17 +1,17 @@
-"""What a few seeds can say: agrees, cannot be told, does not agree.
+"""Verdicts over a few seeds: agrees, cannot be told, does not agree.
 
-Everything is compared seed by seed where seeds are common, because two runs of one seed share
-their clients, data and delays. The yardstick is Student's t at 95 %.
+Two runs with the same seed share clients, data and delays, so they are compared in pairs
+wherever both exist. The test is Student's t at 95 %.
 
-A *number* of the paper lies inside what seeds explain if ours differs from it by no more than
+A *number* of the paper is inside what seeds explain if ours differs from it by no more than
 ``t s sqrt(1/n + 1/k)``, where ``s`` is our standard deviation over ``n`` seeds and the paper's mean
-of ``k`` runs is taken to scatter like ours (the paper gives no deviations). Inside and near, it
-agrees; inside but further off, it cannot be told; outside, it does not agree.
+of ``k`` runs is assumed to scatter as ours does (the paper gives no deviations). Inside and near,
+it agrees; inside but further off, it cannot be told; outside, it does not agree.
 
-A *claim* is made of differences that shall be above zero, or within a tolerance. One that holds
-by more than seeds explain (one-sided, 95 %) agrees, one that fails by more than they explain does
-not, and the rest cannot be told. Where one of several is picked first, the level is shared out
-among all that could have been picked (Bonferroni).
+A *statement* is about differences that should be above zero, or within a tolerance. One that
+holds by more than seeds explain (one-sided, 95 %) agrees, one that fails by more than they explain
+does not, and the rest cannot be told. Where one of several candidates is selected first, the level
+is divided by the number of candidates (Bonferroni).
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Verdict: TypeAlias = Literal[
 ]
 
 NEAR = 0.10
-"""A number within this part of the paper's is near it."""
+"""A number within this fraction of the paper's is near it."""
 NEAR_POINTS = 4.0
-"""Percentages (gains, accuracies) within so many points are near."""
+"""Percentages (gains, accuracies) within this many points are near."""
 
 
 def quantile(freedom: float, *, sides: Literal[1, 2] = 2, among: int = 1) -> float:
-    """Student's t for 95 %, one of ``among`` comparisons."""
+    """Student's t for 95 %, for one of ``among`` comparisons."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 1 - 0.05 / sides / among))
 
 
 def explained(values: Sequence[float], *, sides: Literal[1, 2] = 2, among: int = 1) -> float | None:
-    """How far from zero the mean of such values may lie by chance; None for a single one."""
+    """How far from zero the mean of such values may be by chance; None for a single value."""
     if len(values) < 2:
         return None
     error = statistics.stdev(values) / math.sqrt(len(values))
@@ -64,7 +64,7 @@ def compare_number(
     *,
     points: bool,
 ) -> NumberVerdict:
-    """``deviation`` is that of one seed, known with ``freedom`` degrees of freedom."""
+    """``deviation`` is the standard deviation over seeds, with ``freedom`` degrees of freedom."""
     if deviation is None:
         return NumberVerdict("cannot be told", "one seed: no deviation")
     noise = quantile(freedom) * deviation * math.sqrt(1 / seeds + 1 / paper_runs)
@@ -77,7 +77,7 @@ def compare_number(
 
 
 def above_zero(differences: Sequence[float], *, among: int = 1) -> Verdict:
-    """Whether a difference that shall be positive is, over seeds."""
+    """Whether differences by seed that should be positive are."""
     noise = explained(differences, sides=1, among=among)
     if noise is None:
         return "cannot be told"
@@ -88,7 +88,7 @@ def above_zero(differences: Sequence[float], *, among: int = 1) -> Verdict:
 
 
 def within(differences: Sequence[float], tolerance: float) -> Verdict:
-    """Whether a difference that shall be small is, over seeds."""
+    """Whether differences by seed that should be small are."""
     noise = explained(differences, sides=1)
     if noise is None:
         return "cannot be told"
@@ -99,10 +99,10 @@ def within(differences: Sequence[float], tolerance: float) -> Verdict:
 
 
 def all_above_zero(groups: Sequence[Sequence[float]]) -> list[Verdict]:
-    """For each of several groups that shall all be positive.
+    """A verdict for each of several groups that should all be positive.
 
-    That one of them fails is told by the deviation of all together, since a few seeds say little
-    about that of one, and at a level shared out among them.
+    Whether one of them fails is tested with the pooled deviation, since a few seeds say little
+    about a single group's, and at a level divided by the number of groups.
     """
     known = [values for values in groups if len(values) > 1]
     freedom = sum(len(values) - 1 for values in known)
@@ -120,7 +120,7 @@ def all_above_zero(groups: Sequence[Sequence[float]]) -> list[Verdict]:
 
 
 def all_hold(verdicts: Iterable[Verdict]) -> Verdict:
-    """Of a claim with several parts."""
+    """The verdict on a claim with several parts: that of the worst."""
     found = set(verdicts)
     worst: Verdict
     for worst in ("does not agree", "cannot be told"):
@@ -130,10 +130,10 @@ def all_hold(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def rising(columns: Sequence[Sequence[float]]) -> Verdict:
-    """Whether values, one sequence over the same seeds for each step, rise or stay.
+    """Whether values (one column per step, over the same seeds) rise or stay.
 
-    They do if the means do and the last is above the first by more than seeds explain; they do
-    not if a step down is more than seeds explain.
+    They do if the means do and the last column is above the first by more than seeds explain;
+    they do not if a step down is more than seeds explain.
     """
     steps = [
         [after - before for before, after in zip(a, b, strict=True)]

@@ -285,7 +285,6 @@ class Pulser:
             updates=self._run_metrics.updates,
             done=sum(task.finish_reason is not None for task in tasks.values()),
             tasks=tuple(
-                (name, task.curve[-1].accuracy if task.curve else None)
-                for name, task in tasks.items()
+                (name, task.curve[-1].value if task.curve else None) for name, task in tasks.items()
             ),
         )

@@ -16,6 +16,7 @@ from fedast.config.schema import RunConfig
 from fedast.learner.checkpoints import Checkpoint, newest
 from fedast.learner.replay import ReplayFailed
 from fedast.records import toml
+from fedast.records.files import write_atomically
 from fedast.records.lock import locked
 from fedast.records.run import (
     CONFIG,
@@ -25,7 +26,6 @@ from fedast.records.run import (
     UnusableFolder,
     claim_folder,
     read_run,
-    write_atomically,
     write_result,
 )
 from fedast.run.build import build_tasks, check_inputs, resolve_compute

@@ -40,13 +40,13 @@ from fedast.learner.replay import RecordingLearner
 from fedast.parts.errors import ConfigError, nearest
 from fedast.records import toml
 from fedast.records.events import EventLog
+from fedast.records.files import write_atomically
 from fedast.records.metrics import RunMetrics
 from fedast.records.run import (
     CONFIG,
     EVENTS,
     RunResult,
     UnusableFolder,
-    write_atomically,
     write_result,
 )
 from fedast.records.schedule import Schedule
@@ -135,7 +135,8 @@ class Federation:
         self._stack.callback(self._draft.unlink, missing_ok=True)
         log = self._stack.enter_context(self._draft.open("w", encoding="utf-8"))
         schedule = Schedule()
-        observers: list[Observer] = [self.run_metrics, schedule, PatientLog(EventLog(log))]
+        metrics = {task.name: task.metric for task in self._tasks}
+        observers: list[Observer] = [self.run_metrics, schedule, PatientLog(EventLog(log, metrics))]
         observers.extend(make(algorithm, self.run_metrics) for make in watch)
         self.meters = Meters(algorithm, self.run_metrics)
         diary = Diary(folder / DIARY)

@@ -163,7 +163,8 @@ def simulate(
             if replaying:
                 draft = log.with_name(f"{log.name}.part")
                 stack.callback(draft.unlink, missing_ok=True)
-            observers.append(EventLog(stack.enter_context(draft.open("w", encoding="utf-8"))))
+            file = stack.enter_context(draft.open("w", encoding="utf-8"))
+            observers.append(EventLog(file, {task.name: task.metric for task in tasks}))
 
         def live() -> None:
             run_metrics.went_live()

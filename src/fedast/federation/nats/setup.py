@@ -25,7 +25,7 @@ from typing import final
 from fedast.core.protocol import ClientId
 from fedast.federation.keys import Authority, hosts_of, subject
 from fedast.federation.nats.transport import CONTROL_INBOX, PART, client_permissions
-from fedast.records.run import write_atomically
+from fedast.records.files import write_atomically
 
 SERVER, CONTROL = "server", "control"
 ROUTES = 6222
