@@ -21,7 +21,7 @@ from typing import Any
 from fedast.federation import wire
 from fedast.federation.nats.connection import Credentials
 from fedast.federation.nats.setup import CONTROL, SERVER, Layout, initialise
-from fedast.federation.nats.transport import order
+from fedast.federation.nats.transport import send_command
 
 HERE = Path(__file__).parent
 CONFIG = """
@@ -63,7 +63,7 @@ def used(pid: int) -> tuple[float, float]:
 def status(url: str, layout: Layout) -> dict[str, Any]:
     async def ask() -> dict[str, Any]:
         keys = Credentials(layout.credentials(CONTROL))
-        async with order([url], keys, wire.encode(wire.Control("status")), 60) as answer:
+        async with send_command([url], keys, wire.encode(wire.Control("status")), 60) as answer:
             found: dict[str, Any] = json.loads(wire.decode(answer, wire.Control).answer)
             return found
 

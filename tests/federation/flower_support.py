@@ -51,7 +51,7 @@ class FlowerBed:
     async def client(self, number: int) -> ClientTransport:
         return FlowerNode(self, self.nodes[number])
 
-    async def order(self, data: bytes) -> bytes:
+    async def command(self, data: bytes) -> bytes:
         raise NotImplementedError
 
 

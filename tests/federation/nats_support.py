@@ -17,7 +17,7 @@ from fedast.federation.nats.transport import (
     NatsClient,
     NatsServer,
     inbox,
-    order,
+    send_command,
 )
 from fedast.federation.transport import ClientTransport, ServerTransport
 
@@ -102,6 +102,6 @@ class NatsBed:
         self._opened.append(client)
         return client
 
-    async def order(self, data: bytes) -> bytes:
-        async with order([self.url], self.keys(CONTROL), data) as answer:
+    async def command(self, data: bytes) -> bytes:
+        async with send_command([self.url], self.keys(CONTROL), data) as answer:
             return answer

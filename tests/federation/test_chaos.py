@@ -319,12 +319,12 @@ def test_members_come_and_go(tmp_path: Path) -> None:
             assert register.admit(1) == ["client-4"]
             register.expel(["client-0"])
         field.faults["expelled"] += 1
-        field.order("pause")  # so that it does not end before the new one is there
+        field.command("pause")  # so that it does not end before the new one is there
         field.bed.reload()
         field.clients += 1
         field.start_client(4)
         field.wait(lambda: field.status()["clients"] == [1, 2, 3, 4])
-        field.order("resume")
+        field.command("resume")
         counts = field.finish(240)
         assert counts["drop lost"] <= 16
         sent = [e["client"] for e in events(field.run) if e["event"] == "dispatch"]
@@ -334,7 +334,7 @@ def test_members_come_and_go(tmp_path: Path) -> None:
         assert "does not let us in any more" in (tmp_path / "client-0.log").read_text()
 
 
-def test_up_status_orders_and_down(tmp_path: Path) -> None:
+def test_up_status_commands_and_down(tmp_path: Path) -> None:
     """The commands of the guide: in the background, stopped, and taken up again."""
 
     def fedast(*arguments: str) -> str:

@@ -27,9 +27,10 @@ from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
 from fedast.federation import wire
 from fedast.federation.agent import Agent, Training
-from fedast.federation.memory import Hub, MemoryClient, MemoryServer, order
+from fedast.federation.log_events import ClientJoined, Entry, UploadIgnored
+from fedast.federation.memory import Hub, MemoryClient, MemoryServer, send_command
 from fedast.federation.transport import Delivery, Gone
-from fedast.federation.write_ahead_log import Diary
+from fedast.federation.write_ahead_log import WriteAheadLog
 from fedast.learner.checkpoints import newest, save
 from fedast.records.run import UnusableFolder
 from fedast.run.federate import Federation, LocalTraining
@@ -157,8 +158,8 @@ def test_bad_updates_are_refused_and_their_sender_is_quarantined(tmp_path: Path,
     asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=attack))
     counts = audit(tmp_path / "run")
     assert counts["drop invalid"] == 1
-    diary = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
-    assert '{"e":"quarantine","c":3' in diary
+    log = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
+    assert '{"e":"quarantine","c":3' in log
 
 
 def test_somebody_elses_request_and_made_up_ones_change_nothing(tmp_path: Path) -> None:
@@ -178,9 +179,9 @@ def test_somebody_elses_request_and_made_up_ones_change_nothing(tmp_path: Path) 
     asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=attack))
     counts = audit(tmp_path / "run")
     assert counts["drop invalid"] == 0
-    diary = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
-    assert diary.count('"e":"superseded"') >= 2
-    assert '"e":"strike"' not in diary
+    log = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
+    assert log.count('"e":"superseded"') >= 2
+    assert '"e":"strike"' not in log
 
 
 def test_an_idle_clients_queue_is_made_anew_less_and_less_often(
@@ -249,7 +250,7 @@ def test_a_client_that_goes_silent_frees_its_requests(tmp_path: Path) -> None:
             hold(one._training, over if number == 1 else gone)
         await wait(hanging.is_set)
         agents[1]._transport.hello = nothing  # type: ignore[method-assign]
-        await wait(lambda: 1 not in federation.server._pool)
+        await wait(lambda: 1 not in federation.server.state.pool)
         gone.set()
         await wait(lambda: federation.server.finished)
         over.set()
@@ -258,8 +259,8 @@ def test_a_client_that_goes_silent_frees_its_requests(tmp_path: Path) -> None:
     assert hanging.is_set()
     counts = audit(tmp_path / "run")
     assert counts["finish"] == 2
-    diary = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
-    assert diary.count('"e":"leave"') == diary.count('"e":"leave","c":1') == 1
+    log = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
+    assert log.count('"e":"leave"') == log.count('"e":"leave","c":1') == 1
     happened = events(tmp_path / "run")
     sent = {e["request"] for e in happened if e["event"] == "dispatch" and e["client"] == 1}
     lost = {e["request"] for e in happened if e["event"] == "drop" and e["reason"] == "lost"}
@@ -313,7 +314,7 @@ def test_what_a_transport_knows_to_have_failed_is_lost(tmp_path: Path, blame: bo
     assert counts["finish"] == 2
     assert counts["drop lost"] >= min(10, len(failed))
     assert len(failed) >= 10
-    assert federation.server._quarantined == ({1} if blame else set())
+    assert federation.server.state.membership.quarantined == ({1} if blame else set())
 
 
 def test_a_client_that_is_gone_by_the_transports_word_loses_its_requests(tmp_path: Path) -> None:
@@ -332,9 +333,9 @@ def test_a_client_that_is_gone_by_the_transports_word_loses_its_requests(tmp_pat
     sent = {e["request"]: e["client"] for e in happened if e["event"] == "dispatch"}
     lost = [e["request"] for e in happened if e["event"] == "drop" and e["reason"] == "lost"]
     assert {sent[request] for request in lost} == {2}
-    diary = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
-    assert diary.count('"e":"leave","c":2') == 1
-    assert diary.count('"e":"join","c":2') == 2  # its next greeting lets it in again
+    log = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
+    assert log.count('"e":"leave","c":2') == 1
+    assert log.count('"e":"join","c":2') == 2  # its next greeting lets it in again
 
 
 def test_two_servers_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -356,14 +357,14 @@ def test_another_configuration_does_not_touch_a_runs_records(tmp_path: Path) -> 
     assert before == {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_orders(tmp_path: Path) -> None:
+def test_control_commands(tmp_path: Path) -> None:
     config = two_tasks(tmp_path, target=0.9)
     hub = Hub()
     said: list[str] = []
 
     async def command(federation: Federation, agents: list[Agent]) -> None:
         async def say(verb: str, argument: str = "") -> str:
-            data = await order(hub, wire.encode(wire.Control(verb, argument)))
+            data = await send_command(hub, wire.encode(wire.Control(verb, argument)))
             answer: wire.Control = wire.decode(data, wire.Control)
             said.append(answer.answer)
             return answer.answer
@@ -407,8 +408,8 @@ def test_clients_can_evaluate(tmp_path: Path, algorithm: str, options: str) -> N
     measured = [e for e in events(tmp_path / "run") if e["event"] == "evaluate"]
     asked = {(e["task"], e["round"]) for e in measured}
     assert len(asked) == len(measured)
-    diary = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
-    assert diary.count('"e":"answer"') > len(measured), "each is asked of several clients"
+    log = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
+    assert log.count('"e":"answer"') > len(measured), "each is asked of several clients"
 
 
 def test_evaluations_that_come_to_nothing_are_left_out_or_asked_again(tmp_path: Path) -> None:
@@ -449,15 +450,15 @@ def test_what_a_quarantined_client_sends_takes_no_room(tmp_path: Path) -> None:
     async def flood(federation: Federation, agents: list[Agent]) -> None:
         while federation.run_metrics.updates < 5:
             await asyncio.sleep(0.01)
-        await order(hub, wire.encode(wire.Control("pause")))
+        await send_command(hub, wire.encode(wire.Control("pause")))
         while hub.uploads or any(hub.queues.values()):
             await asyncio.sleep(0.01)
-        federation.server._quarantined.add(77)
+        federation.server.state.membership.quarantined.add(77)
         for number in range(20):
             hub.keep(77, f"{number}-x", b"junk")
         while hub.uploads:  # though there is nothing to commit
             await asyncio.sleep(0.01)
-        await order(hub, wire.encode(wire.Control("resume")))
+        await send_command(hub, wire.encode(wire.Control("resume")))
 
     asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=flood))
     audit(tmp_path / "run")
@@ -563,8 +564,8 @@ def test_a_jump_of_the_wall_clock_changes_nothing(tmp_path: Path) -> None:
     assert counts["finish"] == 2
     happened = events(tmp_path / "run")
     assert happened[-1]["t"] < 90
-    diary = (tmp_path / "run" / "diary" / "diary.jsonl").read_text().splitlines()
-    work = [entry["w"] for entry in map(json.loads, diary) if entry["e"] == "arrive"]
+    log = (tmp_path / "run" / "diary" / "diary.jsonl").read_text().splitlines()
+    work = [entry["w"] for entry in map(json.loads, log) if entry["e"] == "arrive"]
     assert len(work) > 12
     assert 0 <= min(work) <= max(work) < 90
 
@@ -585,37 +586,37 @@ def test_another_configuration_is_not_taken_up(tmp_path: Path) -> None:
 
 
 def test_a_state_that_cannot_be_read_is_not_thrown_away(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary")
-    assert diary.open(print) is None
-    diary.write({"e": "join", "c": 1, "t": 0.0})
-    diary.commit(1.0, {"a": torch.zeros(3)}, [])
-    diary.close()
+    wal = WriteAheadLog(tmp_path / "diary")
+    assert wal.open(print) is None
+    wal.append(Entry(0.0, ClientJoined(1)))
+    wal.commit(1.0, {"a": torch.zeros(3)}, [])
+    wal.close()
     for file in (tmp_path / "diary" / "state").glob("*.safetensors"):
         file.write_bytes(b"damaged")
     with pytest.raises(UnusableFolder, match="no state in it can be read"):
-        Diary(tmp_path / "diary").open(print)
+        WriteAheadLog(tmp_path / "diary").open(print)
     assert (tmp_path / "diary" / "diary.jsonl").exists()
 
 
 def test_entries_after_the_last_commit_are_cut_off(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary")
-    diary.open(print)
-    diary.write({"e": "join", "c": 1, "t": 0.0, "place": 7})
-    diary.commit(1.0, {"a": torch.ones(3)}, [0.5])
-    assert not diary.dirty
-    diary.close()
+    wal = WriteAheadLog(tmp_path / "diary")
+    wal.open(print)
+    wal.append(Entry(0.0, UploadIgnored(7)))
+    wal.commit(1.0, {"a": torch.ones(3)}, [0.5])
+    assert not wal.dirty
+    wal.close()
     with (tmp_path / "diary" / "diary.jsonl").open("a") as file:
         file.write('{"e":"half writt')
-    again = Diary(tmp_path / "diary")
+    again = WriteAheadLog(tmp_path / "diary")
     past = again.open(print)
     again.close()
     assert past is not None
-    assert [entry["e"] for entry in past.entries] == ["join"]
-    assert (past.place, past.time, past.answers) == (7, 1.0, (0.5,))
+    assert past.entries == [Entry(0.0, UploadIgnored(7))]
+    assert (past.sequence, past.time, past.answers) == (7, 1.0, (0.5,))
     assert (tmp_path / "diary" / "diary.jsonl").read_text().count("\n") == 1
 
 
-def test_prometheus_finds_the_meters(tmp_path: Path) -> None:
+def test_prometheus_finds_the_metrics(tmp_path: Path) -> None:
     port = free_port()
     config = two_tasks(tmp_path, federation=f"metrics_port = {port}\nhalf_uploads = true")
     found: list[str] = []
@@ -665,7 +666,7 @@ def test_running_statistics_of_a_federation_stay_in_range(tmp_path: Path, half: 
     assert tasks["t"]["finish_reason"] == "rounds"
 
 
-# --- a diary that this server would not have written ----------------------------------------------
+# --- a log that this server would not have written ----------------------------------------------
 
 
 def begun(tmp_path: Path) -> tuple[RunConfig, Path]:
@@ -698,7 +699,7 @@ def change_state(folder: Path, **changes: Any) -> None:
     save(state, replace(found, **changes))
 
 
-def test_a_diary_that_asks_for_other_answers_is_refused(tmp_path: Path) -> None:
+def test_a_log_that_asks_for_other_answers_is_refused(tmp_path: Path) -> None:
     config, folder = begun(tmp_path)
     found = newest(folder / "diary" / "state", lambda text: None)
     assert found is not None
@@ -716,7 +717,7 @@ def test_a_diary_that_asks_for_other_answers_is_refused(tmp_path: Path) -> None:
     change_state(folder, schedule=found.schedule)
     spoilt = lines[place].replace('"r":', '"s":')
     path.write_text("".join((*lines[:place], spoilt, *lines[place + 1 :])))
-    assert "KeyError" in refused(config, folder)
+    assert re.search(rf"line {place + 1}: .*KeyError", refused(config, folder))
     path.write_text("".join(lines))
     federation = Federation(config, MemoryServer(Hub()), folder)
     federation.server.stop()
@@ -724,7 +725,7 @@ def test_a_diary_that_asks_for_other_answers_is_refused(tmp_path: Path) -> None:
     assert federation.run_metrics.replayed == federation.run_metrics.updates >= 20
 
 
-def test_a_diary_of_other_requests_is_refused(tmp_path: Path) -> None:
+def test_a_log_of_other_requests_is_refused(tmp_path: Path) -> None:
     """As one of version 0.1.0 is, where an algorithm sends its requests otherwise now."""
     config, folder = begun(tmp_path)
     path = folder / "diary" / "diary.jsonl"

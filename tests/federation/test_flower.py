@@ -354,12 +354,12 @@ class Superlink:
         return text.count(f'"e":"{kind}"') if kind else text.count("\n")
 
     def spooled(self) -> list[int]:
-        """Places of replies that the ServerApp has pulled and not settled."""
+        """Places of replies that the ServerApp has pulled and not acknowledged."""
         folder = self.out / "flower" / "uploads"
         return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
 
     def place(self) -> int:
-        """Of the last reply that is in the diary's last commit."""
+        """Of the last reply in the write-ahead log's last commit."""
         lines = (self.out / "diary" / "diary.jsonl").read_text().splitlines()
         return max((json.loads(line).get("place", 0) for line in lines), default=0)
 

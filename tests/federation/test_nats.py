@@ -30,14 +30,14 @@ def test_an_upload_whose_parts_came_before_and_after_a_crash_is_whole(tmp_path: 
             await client.upload("short", b"whole")
             short = await upload_of(server)
             assert short.data == b"whole"
-            await server.settle(short.place)  # what is not whole yet is not settled
+            await server.acknowledge(short.sequence)  # what is not whole yet is not acknowledged
             await server.close()
-            again = await bed.server(after=short.place)
+            again = await bed.server(after=short.sequence)
             await js.publish(upload_subject(0, "long.1-2"), b"second half")
             long = await upload_of(again)
             assert (long.name, long.data) == ("long", b"x" * PART + b"second half")
-            assert long.place > short.place
-            await again.settle(long.place)
+            assert long.sequence > short.sequence
+            await again.acknowledge(long.sequence)
             info = await again._js.stream_info("FEDAST_UPDATES")
             assert info.state.messages == 0
 
@@ -99,10 +99,10 @@ def test_uploads_fill_their_own_room_only_and_then_wait(tmp_path: Path, subject:
             again = await bed.server()
             await again.send(1, "5", b"a request", "0.0.none")  # there is room for everything else
             while (found := await upload_of(again)).client != 1:
-                await again.settle(found.place)
+                await again.acknowledge(found.sequence)
             assert found.data == b"y" * PART
             await waiting
-            await again.settle(found.place)
+            await again.acknowledge(found.sequence)
 
     asyncio.run(go())
 

@@ -159,9 +159,9 @@ def test_updates_are_checked(
     vector: np.ndarray | None, loss: float, seconds: float, said: str
 ) -> None:
     update = wire.Update(1, "t", "a", loss, seconds, 1, vector)
-    assert said in (wire.sound(update, 4, 15.0) or "")
+    assert said in (wire.problem(update, 4, 15.0) or "")
     assert (
-        wire.sound(wire.Update(1, "t", "a", 0.1, 0.1, 1, np.ones(4, np.float32)), 4, 15.0) is None
+        wire.problem(wire.Update(1, "t", "a", 0.1, 0.1, 1, np.ones(4, np.float32)), 4, 15.0) is None
     )
 
 
@@ -183,14 +183,16 @@ def test_buffers_travel_in_single_precision_beside_the_update() -> None:
     update = wire.Update(1, "t", "a", 0.1, 0.1, 1, np.ones(4, np.float32), buffers=buffers)
     found = wire.decode(wire.encode(update, "half"), wire.Update)
     assert np.array_equal(found.buffers, buffers)
-    assert wire.sound(found, 7, None, 3) is None
+    assert wire.problem(found, 7, None, 3) is None
     old = wire.Update(1, "t", "a", 0.1, 0.1, 1, np.ones(7, np.float32))
-    assert wire.sound(old, 7, None, 3) is None, "differences in their place, which nobody uses"
-    assert "entries of buffers" in (wire.sound(found, 7, None, 2) or "")
-    assert "entries" in (wire.sound(found, 8, None, 3) or "")
-    assert "entries" in (wire.sound(replace(old, vector=np.ones(4, np.float32)), 7, None, 3) or "")
+    assert wire.problem(old, 7, None, 3) is None, "differences in their place, which nobody uses"
+    assert "entries of buffers" in (wire.problem(found, 7, None, 2) or "")
+    assert "entries" in (wire.problem(found, 8, None, 3) or "")
+    assert "entries" in (
+        wire.problem(replace(old, vector=np.ones(4, np.float32)), 7, None, 3) or ""
+    )
     spoilt = replace(found, buffers=np.array([1, np.nan, 0], np.float32))
-    assert "not finite" in (wire.sound(spoilt, 7, None, 3) or "")
+    assert "not finite" in (wire.problem(spoilt, 7, None, 3) or "")
     model = wire.encode(wire.Model("a", 0, np.ones(2, np.float32)))
     body = save({"vector": np.ones(2, np.float32), "buffers": buffers})
     end = 9 + struct.unpack(">I", model[5:9])[0]

@@ -35,7 +35,7 @@ from fedast.federation.nats.transport import (
     NatsClient,
     NatsServer,
     inbox,
-    order,
+    send_command,
 )
 from fedast.federation.transport import TransportError
 from fedast.records.run import RESULT, RunResult, read_run
@@ -273,7 +273,7 @@ def control(folder: str, verb: str, argument: str, quiet: bool = False) -> str:
     async def ask() -> str:
         keys = Credentials(layout.credentials(CONTROL))
         message = wire.encode(wire.Control(verb, argument))
-        async with order([_url(layout)], keys, message) as answer:
+        async with send_command([_url(layout)], keys, message) as answer:
             decoded: wire.Control = wire.decode(answer, wire.Control)
             return decoded.answer
 

@@ -1,15 +1,15 @@
 """The transport over Flower's Grid: a ServerApp's side, and a ClientApp that answers one request.
 
 Theory of operation. Flower gives one queue per SuperNode, first come first served, and a reply that
-can be pulled once. What a transport promises beyond that is added here, in a folder of the
+can be pulled once. The rest of what a transport promises is added here, in a folder of the
 ServerApp: the model goes with every request (Flower stores equal contents once); a reply is written
-down before anybody sees it and stays until it is settled, so that a ServerApp that was killed finds
-it again; every node gets a number, for good. Flower tells nobody who comes and goes: nodes that
-it names are greeted for, and one that it names no more is gone. Replies are strangers': those of
-each client are pulled by themselves, in a thread of their own and in their own time.
+down before anybody sees it and stays until it is acknowledged, so that a restarted ServerApp finds
+it again; every node gets a number, for good. Flower does not announce who comes and goes: nodes
+that it lists are greeted for, and one that it no longer lists has left. Replies are untrusted:
+those of each client are pulled separately, in a thread of their own.
 
-What cannot be added: a request that its client did not finish is not handed out again but comes
-back as an error after a while, and what was sent cannot be taken back.
+What cannot be added: a request that its client did not finish is not delivered again but comes back
+as an error after a while, and what was sent cannot be withdrawn.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from fedast.core.protocol import ClientId
 from fedast.federation import wire
 from fedast.federation.agent import Agent, Training
 from fedast.federation.transport import (
+    ControlCommand,
     Delivery,
     Gone,
     Greeted,
     Incoming,
-    Ordered,
     TransportError,
     Uploaded,
 )
@@ -75,7 +75,7 @@ def _write(path: Path, data: bytes) -> None:
 
 @final
 class Spool:
-    """What Flower does not keep: models, replies that are not settled, and the nodes' numbers."""
+    """What Flower does not keep: models, unacknowledged replies, and the nodes' numbers."""
 
     def __init__(self, folder: Path) -> None:
         self._models, self._uploads = folder / "models", folder / "uploads"
@@ -107,9 +107,9 @@ class Spool:
 
     def keep(self, upload: Uploaded) -> None:
         head = asdict(replace(upload, data=b""))
-        del head["place"], head["data"]
+        del head["sequence"], head["data"]
         text = json.dumps(head).encode() + b"\n" + upload.data
-        _write(self._uploads / f"{upload.place:015d}", text)
+        _write(self._uploads / f"{upload.sequence:015d}", text)
 
     def kept(self) -> list[Uploaded]:
         found = []
@@ -119,9 +119,9 @@ class Spool:
                 found.append(Uploaded(int(path.name), data=data, **json.loads(line)))
         return found
 
-    def settle(self, place: int) -> None:
+    def delete_upto(self, sequence: int) -> None:
         for path in self._uploads.iterdir():
-            if path.name.isdecimal() and int(path.name) <= place:
+            if path.name.isdecimal() and int(path.name) <= sequence:
                 path.unlink()
 
 
@@ -152,16 +152,16 @@ class FlowerServer:
         self._greetings: deque[Greeted | Gone] = deque()
         self._uploads: deque[Uploaded] = deque()
         self._news = asyncio.Event()
-        self._place = 0
+        self._sequence = 0
         self._limit = 0
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self, after: int, limit: int) -> None:
         self._limit = limit
-        self._place = after
+        self._sequence = after
         for upload in self._spool.kept():
-            self._place = max(self._place, upload.place)
-            if upload.place > after:
+            self._sequence = max(self._sequence, upload.sequence)
+            if upload.sequence > after:
                 self._uploads.append(upload)
         self._watching = asyncio.create_task(self._watch())
 
@@ -255,7 +255,7 @@ class FlowerServer:
             async with asyncio.timeout(self._patience):
                 found = await _beside(lambda: list(self._grid.pull_messages(ids)))
         except TimeoutError:
-            self._settle_out(client, ids[0], failed="its reply does not come", blame=True)
+            self._resolve(client, ids[0], failed="its reply does not come", blame=True)
             return
         except Exception as error:  # of httpx, or of whatever Flower makes of a broken reply
             if isinstance(error, OSError) or type(error).__module__.startswith("http"):
@@ -265,25 +265,25 @@ class FlowerServer:
                     await self._pull(client, [one])
             else:
                 log.exception("client %d: its reply cannot be read", client)
-                self._settle_out(client, ids[0], failed="its reply cannot be read", blame=True)
+                self._resolve(client, ids[0], failed="its reply cannot be read", blame=True)
             return
         for message in found:
             mine = message.metadata.reply_to_message_id
             mine = mine if mine in ids else ids[0]  # no client answers for another
             if message.has_error():
                 unreached = message.error.code in _UNREACHED
-                self._settle_out(client, mine, failed=_why(message), blame=not unreached)
+                self._resolve(client, mine, failed=_why(message), blame=not unreached)
                 continue
             try:
                 data = message.content[_RECORD]["data"]
             except (KeyError, TypeError, ValueError):
                 data = None
             if isinstance(data, bytes):
-                self._settle_out(client, mine, data)
+                self._resolve(client, mine, data)
             else:
-                self._settle_out(client, mine, failed="its reply is not one of fedast", blame=True)
+                self._resolve(client, mine, failed="its reply is not one of fedast", blame=True)
 
-    def _settle_out(
+    def _resolve(
         self,
         client: ClientId,
         message_id: str,
@@ -317,9 +317,15 @@ class FlowerServer:
     def _keep(
         self, client: ClientId, name: str, data: bytes, failed: str | None, blame: bool
     ) -> None:
-        self._place += 1
+        self._sequence += 1
         upload = Uploaded(
-            self._place, client, name, data[: self._limit], len(data) > self._limit, failed, blame
+            self._sequence,
+            client,
+            name,
+            data[: self._limit],
+            len(data) > self._limit,
+            failed,
+            blame,
         )
         try:
             self._spool.keep(upload)
@@ -339,7 +345,7 @@ class FlowerServer:
                 # It was started again: what it had is gone, and what it can do may be another.
                 self._since[client] = since
                 for message_id in list(self._out.get(client, {})):
-                    self._settle_out(client, message_id, failed="its node was started again")
+                    self._resolve(client, message_id, failed="its node was started again")
                 self._asked.pop(client, None)
                 self._hellos.pop(client, None)
             await self._greet(client, now)
@@ -364,11 +370,11 @@ class FlowerServer:
             records = {_RECORD: ConfigRecord({"client": client})}
             await self._push(client, "", MessageType.QUERY, records, _HELLO_WITHIN)
 
-    async def settle(self, place: int) -> None:
-        await asyncio.to_thread(self._spool.settle, place)
+    async def acknowledge(self, sequence: int) -> None:
+        await asyncio.to_thread(self._spool.delete_upto, sequence)
 
-    async def answer(self, order: Ordered, data: bytes) -> None:
-        """Nobody gives orders over Flower."""
+    async def answer(self, command: ControlCommand, data: bytes) -> None:
+        """Control commands cannot be sent over Flower."""
 
     async def close(self) -> None:
         for task in [self._watching, *self._pulls.values()]:
@@ -381,7 +387,7 @@ async def _beside(do: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def settle(set_it: Callable[[], None]) -> None:
+    def set_unless_done(set_it: Callable[[], None]) -> None:
         if not future.done():
             set_it()
 
@@ -394,7 +400,7 @@ async def _beside(do: Callable[[], T]) -> T:
         else:
             outcome = lambda: future.set_result(found)  # noqa: E731
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, outcome)
+            loop.call_soon_threadsafe(set_unless_done, outcome)
 
     threading.Thread(target=work, daemon=True).start()
     return await future

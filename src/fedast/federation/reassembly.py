@@ -2,7 +2,7 @@
 
 Uploads are messages in one order, long ones in several parts, the first part first. They are read
 again from the start of the stream after a crash, so a message may go only when everything up to it
-is done with: the upload that it is part of is settled, or nothing will come of it.
+is done with: the upload that it is part of is acknowledged, or nothing will come of it.
 
 A client chooses the names and numbers of what it uploads, so nothing of them is believed: no more
 parts than the longest allowed upload has, each of the one size that it must have, and only so many
@@ -36,7 +36,7 @@ class _Begun:
     """The parts of an upload that have come so far."""
 
     first: int
-    """The place of the part that came first."""
+    """The sequence of the part that came first."""
     before: int
     """Bytes that had been read before it."""
     count: int
@@ -45,11 +45,10 @@ class _Begun:
 
 
 @final
-class Intake:
+class ChunkReassembly:
     def __init__(self, part: int, limit: int, *, after: int = 0, room: int | None = None) -> None:
-        """``part``: bytes of every part but the last; ``limit``: of a whole upload; ``after``: what
-        is complete up to this place was settled in an earlier life; ``room``: bytes that the
-        stream has."""
+        """``part``: bytes of every part but the last; ``limit``: of a whole upload; ``after``: the
+        last upload that was acknowledged before a restart; ``room``: bytes that the stream has."""
         self._part = part
         self._most = limit // part + 1
         self._after = after
@@ -58,27 +57,27 @@ class Intake:
         self._bytes = 0
         self._begun: dict[Key, _Begun] = {}
         self._whole: deque[tuple[int, int]] = deque()
-        """Uploads that are complete and not settled: their places, and those of their first
+        """Uploads that are complete and not settled: their sequences, and those of their first
         parts."""
 
     def take(
-        self, place: int, key: Key, number: int, count: int, data: bytes, now: float
+        self, sequence: int, key: Key, number: int, count: int, data: bytes, now: float
     ) -> bytes | None:
         """The whole upload, if this part was the last that it lacked."""
         before = self._bytes
-        self.pass_over(place, len(data))
+        self.pass_over(sequence, len(data))
         if not 0 <= number < count <= self._most:
             return None  # no upload that is allowed has so many parts
         if count == 1:
-            return self._completed(place, place, data)
+            return self._completed(sequence, sequence, data)
         self._expire(now)
         if key not in self._begun:
             if number > 0:
-                return None  # what it is part of was settled, or given up
+                return None  # what it is part of was acknowledged, or given up
             mine = [other for other in self._begun if other[0] == key[0]]
             if len(mine) >= _AT_A_TIME:
                 del self._begun[mine[0]]
-            self._begun[key] = _Begun(place, before, count, now)
+            self._begun[key] = _Begun(sequence, before, count, now)
         begun = self._begun[key]
         if number < len(begun.parts):
             return None  # a second time
@@ -91,29 +90,29 @@ class Intake:
         if len(begun.parts) < count:
             return None
         del self._begun[key]
-        return self._completed(place, begun.first, b"".join(begun.parts))
+        return self._completed(sequence, begun.first, b"".join(begun.parts))
 
-    def pass_over(self, place: int, size: int) -> None:
+    def pass_over(self, sequence: int, size: int) -> None:
         """A message that is of no use to anybody."""
-        self._read = place
+        self._read = sequence
         self._bytes += size
 
-    def settle(self, place: int) -> None:
-        """Uploads up to this place are not needed any more."""
-        while self._whole and self._whole[0][0] <= place:
+    def acknowledge(self, sequence: int) -> None:
+        """Uploads up to this sequence are not needed any more."""
+        while self._whole and self._whole[0][0] <= sequence:
             self._whole.popleft()
 
     def needed_from(self, now: float) -> int:
-        """The first place that would be read again after a crash; what is before it may go."""
+        """The first sequence that would be read again after a crash; what is before it may go."""
         self._expire(now)
         firsts = [first for _, first in self._whole]
         firsts += [begun.first for begun in self._begun.values()]
         return min(firsts, default=self._read + 1)
 
-    def _completed(self, place: int, first: int, data: bytes) -> bytes | None:
-        if place <= self._after:
+    def _completed(self, sequence: int, first: int, data: bytes) -> bytes | None:
+        if sequence <= self._after:
             return None
-        self._whole.append((place, first))
+        self._whole.append((sequence, first))
         return data
 
     def _expire(self, now: float) -> None:

@@ -1,11 +1,11 @@
 """The seam between a federation and whatever carries its messages.
 
-What a transport promises. Every client has one queue of requests, first come first served; a
-request is handed out one at a time and stays in the queue until the client says that it is done,
-so a client that dies gets it again. Sending a request that is in the queue changes nothing.
-Uploads are kept, in one order, until they are settled; uploading the same (client and name) twice
-is uploading it once, and a server that starts over reads again from wherever it says. Models are
-there from their publication until they are retired. What is told to ``hello`` may be lost.
+What a transport promises. Every client has one queue of requests, first come first served.
+Requests are delivered one at a time, and each stays in the queue until the client says that it is
+done, so a client that dies gets it again. Sending a request that is already queued changes nothing.
+Uploads are kept, in one order, until they are acknowledged; uploading twice under one name counts
+once, and a restarted server reads again from wherever it says. A model is available from when it is
+published until it is retired. Heartbeats (``hello``) may be lost.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Refused(TransportError):
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """An upload, at its place in the order of all."""
+    """An upload; ``sequence`` numbers all uploads in the order of their arrival."""
 
-    place: int
+    sequence: int
     client: ClientId
     name: str
     """Under which the client uploaded it."""
@@ -55,19 +55,19 @@ class Gone:
 
 
 @dataclass(slots=True)
-class Ordered:
-    """An order to the server; whoever gave it waits for ``answer``."""
+class ControlCommand:
+    """A control command; whoever sent it waits for ``answer``."""
 
     data: bytes
     reply: str
 
 
-Incoming: TypeAlias = Uploaded | Greeted | Gone | Ordered
+Incoming: TypeAlias = Uploaded | Greeted | Gone | ControlCommand
 
 
 class ServerTransport(Protocol):
     async def start(self, after: int, limit: int) -> None:
-        """Be ready; uploads come from the one after place ``after``, of at most ``limit`` bytes."""
+        """Begin with the upload after number ``after``; each has at most ``limit`` bytes."""
         ...
 
     async def publish(self, name: str, data: bytes) -> None: ...
@@ -88,11 +88,11 @@ class ServerTransport(Protocol):
 
     async def receive(self, timeout: float) -> Incoming | None: ...
 
-    async def settle(self, place: int) -> None:
-        """Nothing up to this place will be asked for again."""
+    async def acknowledge(self, sequence: int) -> None:
+        """Everything up to this sequence number is done with and may be deleted."""
         ...
 
-    async def answer(self, order: Ordered, data: bytes) -> None: ...
+    async def answer(self, command: ControlCommand, data: bytes) -> None: ...
 
     async def close(self) -> None: ...
 

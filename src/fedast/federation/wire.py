@@ -101,7 +101,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """An order to the server, and its answer."""
+    """A control command to the server, or its answer."""
 
     verb: str
     argument: str = ""
@@ -161,6 +161,13 @@ def decode(data: bytes, kind: type[Message]) -> Any:
     elif end != len(data):
         raise WireError("there is more in it than there should be")
     return kind(**fields)
+
+
+def decode_upload(data: bytes, oversized: bool) -> Update:
+    if oversized:
+        raise WireError("it is longer than an update of the largest model")
+    update: Update = decode(data, Update)
+    return update
 
 
 def _checked(kind: type[Message], fields: Any) -> dict[str, Any]:
@@ -243,7 +250,7 @@ def token(secret: bytes, request: int, client: int, model: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12, key=secret).hexdigest()
 
 
-def sound(update: Update, size: int, norm_bound: float | None, buffers: int = 0) -> str | None:
+def problem(update: Update, size: int, norm_bound: float | None, buffers: int = 0) -> str | None:
     """What is wrong with an update for a model of this size, so many of it buffers; None if nothing
     is. An update without ``buffers`` has differences in their place."""
     if update.vector is None:

@@ -29,11 +29,12 @@ from fedast.core.protocol import (
     TaskName,
 )
 from fedast.federation.driver import Driver, LivePool
-from fedast.federation.metrics import Meters
+from fedast.federation.log_events import Configured
+from fedast.federation.metrics import ServerMetrics
 from fedast.federation.server import FederationServer, Options
 from fedast.federation.transport import ServerTransport
 from fedast.federation.wire import Vector
-from fedast.federation.write_ahead_log import Diary, first_entry
+from fedast.federation.write_ahead_log import FOLDER, WriteAheadLog, configuration
 from fedast.learner.evaluation import measure
 from fedast.learner.inference import ModuleInference
 from fedast.learner.learner import TorchLearner
@@ -56,14 +57,12 @@ from fedast.tasks.own import find_function, make_importable
 from fedast.tasks.task import BadTask, Task
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer
 
-DIARY = "diary"
-
 
 @final
 class PatientLog:
-    """The log of events, which must not stop a federation: a full disk makes it wait.
+    """The event log, which must not stop a federation when the disk is full.
 
-    Whatever is missing from it is in the diary, from which it is written anew at the next start.
+    What is missing from it is in the write-ahead log, from which the next start writes it anew.
     """
 
     def __init__(self, inner: EventLog) -> None:
@@ -76,7 +75,9 @@ class PatientLog:
             self._troubled = False
         except OSError as error:
             if not self._troubled:
-                logging.getLogger("fedast.server").error("events cannot be logged: %s", error)
+                logging.getLogger("fedast.server").error(
+                    "events.jsonl cannot be written: %s", error
+                )
             self._troubled = True
 
     def commanded(self, now: float, command: Command) -> None:
@@ -91,7 +92,7 @@ class PatientLog:
 
 @final
 class Federation:
-    """A server with everything around it: its records, its meters, what is left at its end."""
+    """A server with everything around it: its folder, records and metrics."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class Federation:
         watch: Sequence[Watch] = (),
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """``config`` is resolved; a folder with a diary in it is taken up."""
+        """``config`` is resolved; a folder with a write-ahead log is continued."""
         if isinstance(config.algorithm, Centralized):
             raise ConfigError("algorithm.name", "centralized has no clients; choose another")
         if config.simulation.until != "each":
@@ -131,16 +132,16 @@ class Federation:
         self.run_metrics = RunMetrics(specs)
         table = config.model_dump(mode="json", exclude={"algorithms"})
         write_atomically(folder / CONFIG, toml.dumps(table))
-        # The log takes its place when the diary has been replayed.
+        # It replaces the old event log once the write-ahead log has been replayed.
         self._draft = folder / f"{EVENTS}.part"
         self._stack.callback(self._draft.unlink, missing_ok=True)
         log = self._stack.enter_context(self._draft.open("w", encoding="utf-8"))
         schedule = Schedule()
         observers: list[Observer] = [self.run_metrics, schedule, PatientLog(EventLog(log))]
         observers.extend(make(algorithm, self.run_metrics) for make in watch)
-        self.meters = Meters(algorithm, self.run_metrics)
-        diary = Diary(folder / DIARY)
-        self._stack.callback(diary.close)
+        self.metrics = ServerMetrics(algorithm, self.run_metrics)
+        wal = WriteAheadLog(folder / FOLDER)
+        self._stack.callback(wal.close)
         how = config.federation
         extra = {} if clock is None else {"clock": clock}
         self.server = FederationServer(
@@ -157,9 +158,9 @@ class Federation:
             later={spec.name: spec for spec in specs if joined[spec.name] > 0},
             tasks=tuple(task.name for task in self._tasks),
             transport=transport,
-            diary=diary,
+            wal=wal,
             seed=config.seed,
-            config={"digest": identity(config), "config": describe(config)},
+            configured=Configured(identity(config), describe(config)),
             schedule=schedule,
             options=Options(
                 min_clients=how.min_clients,
@@ -173,14 +174,14 @@ class Federation:
                 evaluators=how.evaluators,
                 max_time=config.simulation.max_time,
             ),
-            meters=self.meters,
+            metrics=self.metrics,
             **extra,
         )
         if how.metrics_port is not None:
-            self._stack.callback(self.meters.serve(how.metrics_port))
+            self._stack.callback(self.metrics.serve(how.metrics_port))
 
     async def run(self) -> RunResult:
-        """Serve to the end, or until stopped; records are left either way."""
+        """Serve to the end or until stopped; records are written either way."""
         try:
             self.server.recover()
             self.run_metrics.went_live()
@@ -197,7 +198,7 @@ class Federation:
         return result
 
     def close(self) -> None:
-        """Let go of the folder; ``run`` does so at its end."""
+        """Release the folder; ``run`` does so at its end."""
         self._stack.close()
 
     def result(self) -> RunResult:
@@ -227,13 +228,13 @@ def _claim(folder: Path) -> Iterator[None]:
 
 
 def _check_begun_with(folder: Path, config: RunConfig) -> None:
-    """That a diary, if there is one, is of this configuration."""
-    first = first_entry(folder / DIARY)
-    if first is None or first.get("digest") == identity(config):
+    """Check that the write-ahead log, if there is one, is of this configuration."""
+    begun = configuration(folder / FOLDER)
+    if begun is None or begun.digest == identity(config):
         return
-    kept = first.get("config")
+    kept = begun.config
     try:
-        # Version 0.1.0 wrote only a hash, of keys as they were then: the file beside it says more.
+        # Version 0.1.0 recorded only a hash, of the keys of its time; config.toml says more.
         kept = kept or describe(resolve(load(folder / CONFIG), folder))
         changed = [text for text in differences(kept, config, folder)
                    if not text.startswith("compute.")]  # fmt: skip
@@ -241,7 +242,7 @@ def _check_begun_with(folder: Path, config: RunConfig) -> None:
         changed = [f"{folder / CONFIG} cannot be read"]
     if changed:
         raise UnusableFolder(
-            "the configuration is another than when this federation began "
+            f"{folder}: the configuration is another than when this federation began "
             f"({listed(changed)}); serve it to a new folder with --out"
         )
 

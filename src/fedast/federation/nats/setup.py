@@ -1,9 +1,9 @@
 """The keys of a federation and the configuration of its NATS server.
 
 An authority of the federation's own signs one certificate for the NATS server, one for the FedAST
-server, one for whoever gives orders, and one per client. NATS takes the name in a certificate as
-the user (``verify_and_map``), and each user has its own permissions. Keys never leave the folders
-that they are made in unless somebody carries them.
+server, one for control commands, and one per client. NATS takes the name in a certificate as the
+user (``verify_and_map``), and each user has its own permissions. Nothing sends keys anywhere: they
+stay in the folders that they are made in until somebody copies them.
 
 Who is let in stands in one file, ``users.conf``, beside ``nats.conf``. It names subjects of
 certificates; a new key has a new subject, so that the old one opens nothing any more.

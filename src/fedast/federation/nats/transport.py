@@ -2,10 +2,10 @@
 
 Three streams. REQUESTS is a work queue with a subject per request and a durable consumer per
 client, which hands out one message at a time; a subject holds one message, so sending again what
-is there is refused by NATS itself. UPDATES keeps uploads in order until the server has settled
+is there is refused by NATS itself. UPDATES keeps uploads in order until the server has acknowledged
 them; the message id makes an upload idempotent, and the server reads by sequence number, so that
-it can start over from any place. MODELS holds published models, read directly by subject.
-Greetings and orders are plain messages. What is longer than ``PART`` travels in parts.
+it can start over from any sequence. MODELS holds published models, read directly by subject.
+Heartbeats and control commands are plain messages. What is longer than ``PART`` travels in parts.
 
 Who may do what is not decided here but by the server's configuration (``deploy.setup``): a client
 may read its own queue and the models, and write its own uploads, and nothing else.
@@ -36,12 +36,12 @@ from nats.js.errors import APIError, ServiceUnavailableError
 
 from fedast.core.protocol import ClientId
 from fedast.federation.nats.connection import TROUBLE, Connection, Credentials, close, connect
-from fedast.federation.reassembly import Intake, count_of
+from fedast.federation.reassembly import ChunkReassembly, count_of
 from fedast.federation.transport import (
+    ControlCommand,
     Delivery,
     Greeted,
     Incoming,
-    Ordered,
     TransportError,
     Uploaded,
 )
@@ -56,7 +56,7 @@ _TOO_FEW_NODES = {10005, 10008, 10009, 10023}  # no peers, no leader, no resourc
 _NO_ROOM = 10047  # ... for "insufficient storage resources available"
 _PARTS = "Fedast-Parts"
 _LEAST_ROOM = 64 * 2**20
-"""Bytes for uploads that are not settled. A client has one at a time; while the server is away
+"""Bytes for uploads that are not acknowledged. A client has one at a time; while the server is away
 they may pile up to two for each client, then clients wait. So nobody can fill the disk."""
 _LOOKED_FOR = (0.1, 0.3, 1.0)
 """Waits before a model counts as gone: a node of a cluster may not have it yet."""
@@ -121,7 +121,7 @@ class NatsServer:
         """Uploads; None wakes up whoever waits for something else."""
         self._greetings: dict[ClientId, bytes] = {}
         """The latest of each client: nobody can push out another's."""
-        self._orders: deque[Ordered] = deque()
+        self._commands: deque[ControlCommand] = deque()
         """They do not wait behind uploads."""
         self._ready: set[ClientId] = set()
         """Clients that have a queue."""
@@ -130,10 +130,10 @@ class NatsServer:
         self._tasks: list[asyncio.Task[None]] = []
         self._clock = asyncio.get_running_loop().time
         self._tidied = 0.0
-        self._intake = Intake(PART, 0)
+        self._reassembly = ChunkReassembly(PART, 0)
         self._read = 0
         self._purged = 1
-        """What is before this place has been removed from the stream."""
+        """What is before this sequence has been removed from the stream."""
         self._limit = 0
         self._room = 0
 
@@ -155,9 +155,9 @@ class NatsServer:
                 log.warning("NATS has not enough nodes yet (%s); trying again", error.description)
             await asyncio.sleep(0.5)
         # It reads from the first that is kept: parts may have come before ``after``.
-        self._intake = Intake(PART, limit, after=after, room=self._room)
+        self._reassembly = ChunkReassembly(PART, limit, after=after, room=self._room)
         await self._connection.subscribe("fedast.hello.*", cb=self._greeted)
-        await self._connection.subscribe("fedast.order", cb=self._ordered)
+        await self._connection.subscribe("fedast.order", cb=self._command_received)
         self._tasks.append(asyncio.create_task(self._read_uploads()))
 
     async def _prepare(self) -> None:
@@ -235,9 +235,9 @@ class NatsServer:
             self._greetings[int(client)] = message.data
             self._wake()
 
-    async def _ordered(self, message: Msg) -> None:
-        if len(self._orders) < 64:
-            self._orders.append(Ordered(message.data, message.reply))
+    async def _command_received(self, message: Msg) -> None:
+        if len(self._commands) < 64:
+            self._commands.append(ControlCommand(message.data, message.reply))
             self._wake()
 
     def _wake(self) -> None:
@@ -280,18 +280,18 @@ class NatsServer:
                     raise TransportError("uploads are there that did not come") from None
                 continue
             for message in messages:
-                place = message.metadata.sequence.stream
+                sequence = message.metadata.sequence.stream
                 if message.metadata.sequence.consumer != delivered + 1:
                     raise TransportError("uploads were lost on their way; reading them again")
                 delivered += 1
-                if place <= last:
+                if sequence <= last:
                     continue
-                found = self._take(place, message)
-                last = self._read = place
+                found = self._take(sequence, message)
+                last = self._read = sequence
                 if found is not None:
                     await self._incoming.put(found)
 
-    def _take(self, place: int, message: Msg) -> Uploaded | None:
+    def _take(self, sequence: int, message: Msg) -> Uploaded | None:
         """A whole upload, if this message was the last part that it lacked."""
         data = message.data
         try:
@@ -299,12 +299,13 @@ class NatsServer:
             number, count = (int(text) for text in part_text.split("-"))
             client = int(client_text)
         except ValueError:
-            self._intake.pass_over(place, len(data))  # no client of ours writes to such a subject
+            # No client of ours writes to such a subject.
+            self._reassembly.pass_over(sequence, len(data))
             return None
-        whole = self._intake.take(place, (client, name), number, count, data, self._clock())
+        whole = self._reassembly.take(sequence, (client, name), number, count, data, self._clock())
         if whole is None:
             return None
-        return Uploaded(place, client, name, whole[: self._limit], len(whole) > self._limit)
+        return Uploaded(sequence, client, name, whole[: self._limit], len(whole) > self._limit)
 
     async def publish(self, name: str, data: bytes) -> None:
         count = count_of(len(data), PART)
@@ -362,8 +363,8 @@ class NatsServer:
                 task.result()
         end = asyncio.get_running_loop().time() + timeout
         while True:
-            if self._orders:
-                return self._orders.popleft()
+            if self._commands:
+                return self._commands.popleft()
             if self._greetings:
                 client = next(iter(self._greetings))
                 if client not in self._ready:  # admitted since the start
@@ -377,23 +378,23 @@ class NatsServer:
             if found is not None:
                 return found
 
-    async def settle(self, place: int) -> None:
-        self._intake.settle(place)
+    async def acknowledge(self, sequence: int) -> None:
+        self._reassembly.acknowledge(sequence)
         await self._tidy()
 
     async def _tidy(self) -> None:
-        """Remove what is not needed any more. Not only when something is settled: what comes to
-        nothing takes room too, and it may have failed the last time."""
+        """Purge what is not needed any more. Not only after an acknowledgement: messages of no use
+        take room too, and the last purge may have failed."""
         self._tidied = self._clock()
-        needed = self._intake.needed_from(self._tidied)
+        needed = self._reassembly.needed_from(self._tidied)
         if needed > self._purged:
             with suppress(*TROUBLE):
                 await self._js.purge_stream(UPDATES, seq=needed)
                 self._purged = needed
 
-    async def answer(self, order: Ordered, data: bytes) -> None:
-        if order.reply:
-            await self._connection.publish(order.reply, data)
+    async def answer(self, command: ControlCommand, data: bytes) -> None:
+        if command.reply:
+            await self._connection.publish(command.reply, data)
 
     async def close(self) -> None:
         for task in (*self._tasks, *self._making.values()):
@@ -511,10 +512,10 @@ class NatsClient:
 
 
 @asynccontextmanager
-async def order(
+async def send_command(
     servers: Sequence[str], credentials: Credentials, data: bytes, timeout: float = 10.0
 ) -> AsyncIterator[bytes]:
-    """Give the server an order and wait for its answer."""
+    """Send a control command to the server and wait for its answer."""
     connection = await connect(
         servers, credentials, name="control", inbox_prefix=CONTROL_INBOX, patience=timeout
     )
