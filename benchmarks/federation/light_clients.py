@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from fedast.federation import wire
+from fedast.federation.nats.client import NatsClient
 from fedast.federation.nats.connection import Credentials, connect
+from fedast.federation.nats.names import inbox
 from fedast.federation.nats.setup import client_name
-from fedast.federation.nats.transport import NatsClient, inbox
 
 TASKS = ("a", "b", "c", "d")
 models: dict[str, int] = {}

@@ -15,7 +15,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
-from fedast.federation.flower import FlowerServer, OneRequest, reply
+from fedast.federation.flower.client import OneRequest, reply
+from fedast.federation.flower.server import FlowerServer
 from fedast.federation.transport import ClientTransport, Delivery, ServerTransport
 
 NODES = 3

@@ -347,6 +347,28 @@ def test_two_servers_do_not_share_a_folder(tmp_path: Path) -> None:
     Federation(config, MemoryServer(Hub()), tmp_path / "run").close()
 
 
+def test_the_lock_of_a_killed_server_is_free(tmp_path: Path) -> None:
+    """The lock file stays; an earlier version held it with flock, and so does this one."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    hold = (
+        "import fcntl, sys, time; file = open(sys.argv[1], 'w'); "
+        "fcntl.flock(file, fcntl.LOCK_EX); print('held', flush=True); time.sleep(600)"
+    )
+    config = two_tasks(tmp_path)
+    command = [sys.executable, "-c", hold, str(folder / "lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"held\n"
+            with pytest.raises(UnusableFolder, match="another server"):
+                Federation(config, MemoryServer(Hub()), folder)
+        finally:
+            holder.kill()
+    assert (folder / "lock").exists()
+    Federation(config, MemoryServer(Hub()), folder).close()
+
+
 def test_another_configuration_does_not_touch_a_runs_records(tmp_path: Path) -> None:
     config = two_tasks(tmp_path)
     folder = tmp_path / "run"

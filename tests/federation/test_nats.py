@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from nats.js.errors import APIError
 
-from fedast.federation.nats.transport import PART, upload_subject
+from fedast.federation.nats.names import PART, upload_subject
 from fedast.federation.transport import Uploaded
 from tests.federation.nats_support import NatsBed
 

@@ -90,6 +90,42 @@ def test_any_header_is_an_error_or_a_message(value: object, kind: type[wire.Mess
         wire.decode(data, kind)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (b'"client":3', b'"client":"3"', "fields.client: Input should be a valid integer"),
+        (b'"client":3', b'"client":true', "fields.client: Input should be a valid integer"),
+        (b'"client":3', b'"client":3.0', "fields.client: Input should be a valid integer"),
+        (b'"client":3', b'"client":-3', "fields.client: Input should be greater than"),
+        (b'"client":3', b'"client":9223372036854775808', "fields.client: Input should be less"),
+        (b'"client":3,', b"", "fields.client: Field required"),
+        (b'"idle":false', b'"idle":0', "fields.idle: Input should be a valid boolean"),
+        (b',"idle":false', b"", "fields.idle: Field required"),
+        (b'"client":3', b'"client":3,"more":1', "fields.more: Extra inputs"),
+        (b'"tasks":["a"]', b'"tasks":["a",1]', "fields.tasks.1: Input should be a valid string"),
+        (b'"hello"', b'"update"', "it is a 'update', not a 'hello'"),
+        (b"{", b"[", "Invalid JSON"),
+    ],
+)
+def test_a_header_that_is_not_valid_is_refused_with_what_is_wrong(
+    before: bytes, after: bytes, said: str
+) -> None:
+    good = wire.encode(wire.Hello(3, "x", ("a",)))
+    header = good[9:].replace(before, after, 1)
+    assert header != good[9:]
+    with pytest.raises(wire.WireError, match=said.replace(".", r"\.")):
+        wire.decode(good[:5] + struct.pack(">I", len(header)) + header, wire.Hello)
+
+
+def test_numbers_may_be_whole_or_not_finite_as_json_writes_them() -> None:
+    update = wire.Update(1, "t", "a", float("nan"), float("inf"), 1, None, metric=1)
+    found: wire.Update = wire.decode(wire.encode(update), wire.Update)
+    assert np.isnan(found.loss)
+    assert found.work_seconds == float("inf")
+    assert found.metric == 1.0
+    assert isinstance(found.metric, float)
+
+
 def test_another_version_of_the_protocol_is_refused_with_a_clear_message() -> None:
     data = bytearray(wire.encode(wire.Control("status")))
     data[4] = wire.PROTOCOL + 1

@@ -27,16 +27,11 @@ from fedast.config.errors import ConfigError
 from fedast.federation import wire
 from fedast.federation.agent import Agent
 from fedast.federation.keys import name_of
+from fedast.federation.nats.client import NatsClient, send_command
 from fedast.federation.nats.connection import Credentials, connect
+from fedast.federation.nats.names import CONTROL_INBOX, SERVER_INBOX, inbox
+from fedast.federation.nats.server import NatsServer
 from fedast.federation.nats.setup import CONTROL, SERVER, Layout, client_name, initialise
-from fedast.federation.nats.transport import (
-    CONTROL_INBOX,
-    SERVER_INBOX,
-    NatsClient,
-    NatsServer,
-    inbox,
-    send_command,
-)
 from fedast.federation.transport import TransportError
 from fedast.records.run import RESULT, RunResult, read_run
 
@@ -168,7 +163,7 @@ def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
                              str(layout.config)])  # fmt: skip
             click.echo(f"up: fedast federation status {folder}")
             return
-        processes.note("server", os.getpid())
+        processes.record("server", os.getpid())
         serve(
             str(layout.config),
             servers=(_url(layout),),
@@ -273,9 +268,9 @@ def control(folder: str, verb: str, argument: str, quiet: bool = False) -> str:
     async def ask() -> str:
         keys = Credentials(layout.credentials(CONTROL))
         message = wire.encode(wire.Control(verb, argument))
-        async with send_command([_url(layout)], keys, message) as answer:
-            decoded: wire.Control = wire.decode(answer, wire.Control)
-            return decoded.answer
+        answer = await send_command([_url(layout)], keys, message)
+        decoded: wire.Control = wire.decode(answer, wire.Control)
+        return decoded.answer
 
     text = asyncio.run(ask())
     if text.startswith("refused: "):

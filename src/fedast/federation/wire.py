@@ -14,10 +14,11 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
@@ -113,6 +114,8 @@ _KINDS: Mapping[str, type[Message]] = {
     "model": Model, "request": Request, "update": Update, "hello": Hello, "control": Control,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in _KINDS.items()}
+_STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
+_COUNT = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 def encode(message: Message, precision: str = "single") -> bytes:
@@ -145,15 +148,7 @@ def decode(data: bytes, kind: type[Message]) -> Any:
     if length > _MAX_HEADER or _PREFIX.size + length > len(data):
         raise WireError("its header is longer than it may be")
     end = _PREFIX.size + length
-    try:
-        header = json.loads(data[_PREFIX.size : end])
-        if header["kind"] != _NAMES[kind]:
-            raise WireError(f"it is a {str(header['kind'])[:20]!r}, not a {_NAMES[kind]!r}")
-        fields = _checked(kind, header["fields"])
-    except (
-        ValueError, KeyError, TypeError, RecursionError, AttributeError, OverflowError,
-    ) as error:  # fmt: skip
-        raise WireError(f"its header is not what it should be ({type(error).__name__})") from None
+    fields = _header(kind, data[_PREFIX.size : end])
     if "vector" in kind.__slots__:
         fields |= _vectors(data[end:], [name for name in _TENSORS if name in kind.__slots__])
         if fields["vector"] is None and kind is Model:
@@ -170,46 +165,38 @@ def decode_upload(data: bytes, oversized: bool) -> Update:
     return update
 
 
-def _checked(kind: type[Message], fields: Any) -> dict[str, Any]:
-    """Exactly the fields of the kind, each of its type."""
-    wanted = {name: text for name, text in kind.__annotations__.items() if name not in _TENSORS}
-    if not isinstance(fields, dict) or fields.keys() != wanted.keys():
-        raise WireError("its header has other fields than it should")
-    found = {}
-    for name, text in wanted.items():
-        value = fields[name]
-        if text == "tuple[str, ...]":
-            if not isinstance(value, list) or not all(_text(part) for part in value):
-                raise WireError(f"its {name} is no list of names")
-            value = tuple(value)
-        elif not _fits(value, text):
-            raise WireError(f"its {name} is not {text}")
-        elif value is not None and "float" in text:
-            value = float(value)  # an integer may be too large: OverflowError
-        found[name] = value
-    return found
+def _header_model(kind: type[Message]) -> type[BaseModel]:
+    """A strict model of a message's header: all of its fields and nothing else. Tensors are not in
+    the header."""
+    hints = get_type_hints(kind)
+    fields: dict[str, Any] = {
+        name: (_COUNT if hints[name] is int else hints[name], ...)
+        for name in kind.__slots__
+        if name not in _TENSORS
+    }
+    name = _NAMES[kind]
+    literal: Any = Literal[name]
+    inner = create_model(f"{name} fields", __config__=_STRICT, **fields)
+    return create_model(
+        f"{name} header", __config__=_STRICT, kind=(literal, ...), fields=(inner, ...)
+    )
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _MAX_HEADER
+_HEADERS = {kind: _header_model(kind) for kind in _NAMES}
 
 
-def _fits(value: Any, text: str) -> bool:
-    for option in text.split(" | "):
-        match option:
-            case "str" if _text(value):
-                return True
-            case "bool" if isinstance(value, bool):
-                return True
-            case "int" if isinstance(value, int) and not isinstance(value, bool):
-                return 0 <= value < 2**63
-            case "float" if isinstance(value, float | int) and not isinstance(value, bool):
-                return True
-            case "None" if value is None:
-                return True
-            case _:
-                pass
-    return False
+def _header(kind: type[Message], data: bytes) -> dict[str, Any]:
+    try:
+        header: Any = _HEADERS[kind].model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        if first["loc"] == ("kind",):
+            raise WireError(
+                f"it is a {str(first['input'])[:20]!r}, not a {_NAMES[kind]!r}"
+            ) from None
+        where = ".".join(map(str, first["loc"]))[:100]
+        raise WireError(f"its header is not valid: {where}: {first['msg'][:100]}") from None
+    return dict(vars(header.fields))
 
 
 def _vectors(body: bytes, names: Sequence[str]) -> dict[str, Vector | None]:

@@ -22,6 +22,7 @@ import torch
 from fedast.federation.log_codec import BadEntry, decode, encode
 from fedast.federation.log_events import Configured, Entry
 from fedast.learner.checkpoints import Checkpoint, newest, save
+from fedast.records.files import write_atomically
 from fedast.records.run import UnusableFolder
 from fedast.version import __version__
 
@@ -130,14 +131,7 @@ class WriteAheadLog:
         """The key of this federation's tokens; made once."""
         path = self._folder / "secret"
         if not path.exists():
-            draft = path.with_suffix(".part")
-            draft.unlink(missing_ok=True)
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(os.urandom(32))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, path)
+            write_atomically(path, os.urandom(32), durable=True, mode=0o600)
         return path.read_bytes()
 
     def append(self, entry: Entry) -> None:

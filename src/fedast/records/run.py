@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from fedast.core.protocol import FinishReason, TaskName
 from fedast.records.events import finite
+from fedast.records.files import write_atomically as write_atomically
 from fedast.records.metrics import Point, RunMetrics
 from fedast.version import __version__
 
@@ -173,13 +173,6 @@ def write_result(folder: Path, result: RunResult) -> None:
     write_atomically(folder / CURVES, table.getvalue())
     text = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
     write_atomically(folder / RESULT, text)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """The whole file or none of it."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.part")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
 
 
 def read_run(folder: Path) -> RunResult:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import final
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 
 from fedast.config.errors import ConfigError
 from fedast.config.identity import describe, differences, identity, listed
@@ -109,7 +109,7 @@ class Federation:
             raise ConfigError("simulation.until", "a federation ends each task at its target")
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            stack.enter_context(_claim(folder))
+            stack.callback(_lock(folder).release)
             _check_begun_with(folder, config)
             self._stack = stack.pop_all()
         self._config = config
@@ -216,15 +216,15 @@ class Federation:
         return self._learner.parameters(task)
 
 
-@contextmanager
-def _claim(folder: Path) -> Iterator[None]:
-    """Nobody else serves from this folder meanwhile: two would count twice."""
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UnusableFolder(f"{folder}: another server is using it") from None
-        yield
+def _lock(folder: Path) -> FileLock:
+    """Keep others from serving from this folder: two servers would count updates twice. The system
+    releases the lock when the process ends, however it ends."""
+    lock = FileLock(folder / "lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UnusableFolder(f"{folder}: another server is using it") from None
+    return lock
 
 
 def _check_begun_with(folder: Path, config: RunConfig) -> None:

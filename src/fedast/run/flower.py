@@ -19,8 +19,8 @@ from fedast.config.errors import ConfigError
 from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
-from fedast.federation import flower
-from fedast.federation.flower import FlowerServer
+from fedast.federation.flower import client, server
+from fedast.federation.flower.server import FlowerServer
 from fedast.run.federate import Federation, LocalTraining
 
 OUT, PARTITION = "out", "partition-id"
@@ -56,7 +56,7 @@ def server_app(config: Path | str) -> ServerApp:
                      task.updates)  # fmt: skip
         log.info("records: %s", folder)
 
-    return flower.server_app(serve)
+    return server.server_app(serve)
 
 
 def client_app(config: Path | str) -> ClientApp:
@@ -73,7 +73,7 @@ def client_app(config: Path | str) -> ClientApp:
             )
         return LocalTraining(_load(path), number)
 
-    return flower.client_app(training)
+    return client.client_app(training)
 
 
 def _load(path: Path) -> RunConfig:

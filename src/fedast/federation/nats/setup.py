@@ -14,7 +14,6 @@ one another: no client's key opens that door.
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,10 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from filelock import FileLock
+
 from fedast.core.protocol import ClientId
 from fedast.federation.keys import Authority, hosts_of, subject
-from fedast.federation.nats.transport import CONTROL_INBOX, PART, client_permissions
-from fedast.records.run import write_atomically
+from fedast.federation.nats.names import (
+    CONTROL_INBOX,
+    CONTROL_SUBJECT,
+    PART,
+    client_permissions,
+)
+from fedast.records.files import write_atomically
 
 SERVER, CONTROL = "server", "control"
 ROUTES = 6222
@@ -119,9 +125,8 @@ def initialise(
 
 @contextmanager
 def register_of(layout: Layout) -> Iterator[Register]:
-    """The register, for one at a time."""
-    with layout.register.with_name("lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """The register, for one process at a time; others wait."""
+    with FileLock(layout.register.with_name("lock")):
         yield Register(layout)
 
 
@@ -193,7 +198,7 @@ def users_config(numbers: Mapping[str, int]) -> str:
         if name == SERVER:
             allowed = [">"], [">"]
         elif name == CONTROL:
-            allowed = ["fedast.order"], [f"{CONTROL_INBOX}.>"]
+            allowed = [CONTROL_SUBJECT], [f"{CONTROL_INBOX}.>"]
         else:
             allowed = client_permissions(int(name.removeprefix("client-")))
         users.append(_user(subject(name, number), *allowed))

@@ -1,4 +1,4 @@
-"""The transport over Flower's Grid: a ServerApp's side, and a ClientApp that answers one request.
+"""The ServerApp's side of the transport over Flower's Grid.
 
 Theory of operation. Flower gives one queue per SuperNode, first come first served, and a reply that
 can be pulled once. The rest of what a transport promises is added here, in a folder of the
@@ -15,28 +15,24 @@ as an error after a while, and what was sent cannot be withdrawn.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
-import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from dataclasses import asdict, replace
-from importlib.metadata import version
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, final
+from typing import Any, TypeVar, final
 
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
-from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedast.core.protocol import ClientId
 from fedast.federation import wire
-from fedast.federation.agent import Agent, Training
+from fedast.federation.backoff import retry
+from fedast.federation.flower.client import MODEL, RECORD
+from fedast.federation.flower.spool import Spool
+from fedast.federation.flower.threads import in_thread
 from fedast.federation.transport import (
     ControlCommand,
-    Delivery,
     Gone,
     Greeted,
     Incoming,
@@ -46,8 +42,6 @@ from fedast.federation.transport import (
 
 log = logging.getLogger("fedast.flower")
 
-NodeId: TypeAlias = int
-_RECORD, _MODEL = "fedast", "fedast.model"
 _UNREACHED = {3, 4, 5}
 """Flower's codes for a message or a reply that ran out of time, and for a node that is gone."""
 _GREET_EVERY = 3.0
@@ -58,74 +52,6 @@ _LONGEST_HELLO = 65536
 _PULLS_PER_SECOND = 40.0
 """With many nodes each is looked at less often, so that the SuperLink has time for them."""
 T = TypeVar("T")
-
-
-# --- what is kept -------------------------------------------------------------------------------
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Durable, and whole or not at all."""
-    draft = path.with_name(f"{path.name}.part")
-    with draft.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-
-
-@final
-class Spool:
-    """What Flower does not keep: models, unacknowledged replies, and the nodes' numbers."""
-
-    def __init__(self, folder: Path) -> None:
-        self._models, self._uploads = folder / "models", folder / "uploads"
-        self._nodes = folder / "nodes.json"
-        for path in (self._models, self._uploads):
-            path.mkdir(parents=True, exist_ok=True)
-        table = json.loads(self._nodes.read_text()) if self._nodes.exists() else {}
-        self.numbers: dict[NodeId, ClientId] = {int(k): v for k, v in table.items()}
-
-    def node(self, client: ClientId) -> NodeId | None:
-        return next((node for node, number in self.numbers.items() if number == client), None)
-
-    def number(self, node: NodeId) -> ClientId:
-        """The client that this node is: the next free number when it is first seen."""
-        if node not in self.numbers:
-            self.numbers[node] = len(self.numbers)
-            _write(self._nodes, json.dumps(self.numbers).encode())
-        return self.numbers[node]
-
-    def keep_model(self, name: str, data: bytes) -> None:
-        _write(self._models / name, data)
-
-    def drop_model(self, name: str) -> None:
-        (self._models / name).unlink(missing_ok=True)
-
-    def model(self, name: str) -> bytes | None:
-        path = self._models / name
-        return path.read_bytes() if path.exists() else None
-
-    def keep(self, upload: Uploaded) -> None:
-        head = asdict(replace(upload, data=b""))
-        del head["sequence"], head["data"]
-        text = json.dumps(head).encode() + b"\n" + upload.data
-        _write(self._uploads / f"{upload.sequence:015d}", text)
-
-    def kept(self) -> list[Uploaded]:
-        found = []
-        for path in sorted(self._uploads.iterdir()):
-            if path.name.isdecimal():
-                line, _, data = path.read_bytes().partition(b"\n")
-                found.append(Uploaded(int(path.name), data=data, **json.loads(line)))
-        return found
-
-    def delete_upto(self, sequence: int) -> None:
-        for path in self._uploads.iterdir():
-            if path.name.isdecimal() and int(path.name) <= sequence:
-                path.unlink()
-
-
-# --- the ServerApp's side -----------------------------------------------------------------------
 
 
 @final
@@ -174,10 +100,10 @@ class FlowerServer:
     async def send(self, client: ClientId, name: str, data: bytes, model: str) -> None:
         if name in self._out.get(client, {}).values():
             return
-        records = {_RECORD: ConfigRecord({"client": client, "name": name, "request": data})}
+        records = {RECORD: ConfigRecord({"client": client, "name": name, "request": data})}
         found = await asyncio.to_thread(self._spool.model, model)
         if found is not None:
-            records[_MODEL] = ConfigRecord({"data": found})
+            records[MODEL] = ConfigRecord({"data": found})
         if not await self._push(client, name, MessageType.TRAIN, records, self._ttl):
             self._forget(client)  # who is gone loses its requests
 
@@ -198,15 +124,13 @@ class FlowerServer:
         return True
 
     async def _patiently(self, do: Callable[[], T]) -> T:
-        """Whatever is wrong with the SuperLink or the disk, it may pass."""
-        wait = 0.5
-        while True:
-            try:
-                return await _beside(do)
-            except Exception as error:  # of httpx, of Flower, of the disk
-                log.warning("%s: %s; trying again", type(error).__name__, str(error)[:200])
-            await asyncio.sleep(wait)
-            wait = min(5.0, wait * 2)
+        """Whatever is wrong with the SuperLink or the disk may pass."""
+
+        def failed(error: Exception) -> None:  # of httpx, of Flower, of the disk
+            log.warning("%s: %s; trying again", type(error).__name__, str(error)[:200])
+
+        attempt = partial(in_thread, do)
+        return await retry(attempt, failed, on=(Exception,), first=0.5, longest=5.0)
 
     async def withdraw(self, client: ClientId, name: str) -> None:
         """Flower cannot take it back; its reply will come, late."""
@@ -253,7 +177,7 @@ class FlowerServer:
         them is its own fault, and takes nobody else's time."""
         try:
             async with asyncio.timeout(self._patience):
-                found = await _beside(lambda: list(self._grid.pull_messages(ids)))
+                found = await in_thread(lambda: list(self._grid.pull_messages(ids)))
         except TimeoutError:
             self._resolve(client, ids[0], failed="its reply does not come", blame=True)
             return
@@ -275,7 +199,7 @@ class FlowerServer:
                 self._resolve(client, mine, failed=_why(message), blame=not unreached)
                 continue
             try:
-                data = message.content[_RECORD]["data"]
+                data = message.content[RECORD]["data"]
             except (KeyError, TypeError, ValueError):
                 data = None
             if isinstance(data, bytes):
@@ -367,7 +291,7 @@ class FlowerServer:
         waiting = "" in self._out.get(client, {}).values()
         if now - self._asked.get(client, -1e9) > _ASK_AGAIN and not waiting:
             self._asked[client] = now
-            records = {_RECORD: ConfigRecord({"client": client})}
+            records = {RECORD: ConfigRecord({"client": client})}
             await self._push(client, "", MessageType.QUERY, records, _HELLO_WITHIN)
 
     async def acknowledge(self, sequence: int) -> None:
@@ -382,30 +306,6 @@ class FlowerServer:
                 task.cancel()
 
 
-async def _beside(do: Callable[[], T]) -> T:
-    """In a thread of its own, which nobody waits for at the end: Flower may hold it for hours."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def set_unless_done(set_it: Callable[[], None]) -> None:
-        if not future.done():
-            set_it()
-
-    def work() -> None:
-        try:
-            found = do()
-        except BaseException as error:  # Flower ends runs with one of these
-            reason = error
-            outcome = lambda: future.set_exception(reason)  # noqa: E731
-        else:
-            outcome = lambda: future.set_result(found)  # noqa: E731
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(set_unless_done, outcome)
-
-    threading.Thread(target=work, daemon=True).start()
-    return await future
-
-
 def _why(message: Any) -> str:
     return f"Flower's error {message.error.code}: {(message.error.reason or '')[-300:]}"
 
@@ -417,86 +317,4 @@ def server_app(serve: Callable[[Grid, Context], Coroutine[Any, Any, None]]) -> S
         asyncio.run(serve(grid, context))
 
     app.main()(main)
-    return app
-
-
-# --- the ClientApp's side -----------------------------------------------------------------------
-
-
-@final
-class _InHand:
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    async def working(self) -> None:
-        pass
-
-    async def done(self) -> None:
-        pass
-
-    async def give_back(self) -> None:
-        pass
-
-
-@final
-class OneRequest:
-    """The transport of a ClientApp, which lives for one message: what to do, and the answer."""
-
-    def __init__(self, message: Message) -> None:
-        self.name: str = message.content[_RECORD]["name"]
-        self._request: bytes = message.content[_RECORD]["request"]
-        record = message.content.get(_MODEL)
-        self._model: bytes | None = None if record is None else record["data"]
-        self.answer: bytes | None = None
-
-    @property
-    def patience(self) -> float:
-        return 3600.0
-
-    async def next(self, timeout: float) -> Delivery | None:
-        return _InHand(self._request)
-
-    async def fetch(self, name: str) -> bytes | None:
-        return self._model
-
-    async def upload(self, name: str, data: bytes) -> None:
-        if self.answer is None:
-            self.answer = data
-
-    async def hello(self, data: bytes) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
-
-
-def reply(message: Message, data: bytes) -> Message:
-    return Message(RecordDict({_RECORD: ConfigRecord({"data": data})}), reply_to=message)
-
-
-def client_app(training: Callable[[Context], Training]) -> ClientApp:
-    """``training`` is asked anew for every message: Flower starts a process for each."""
-    app = ClientApp()
-    software = f"fedast {version('fedast')}, flwr {version('flwr')}"
-
-    def hello(message: Message, context: Context) -> Message:
-        number = int(message.content[_RECORD]["client"])
-        tasks = tuple(training(context).tasks)
-        return reply(message, wire.encode(wire.Hello(number, software, tasks)))
-
-    def work(message: Message, context: Context) -> Message:
-        transport = OneRequest(message)
-        number = int(message.content[_RECORD]["client"])
-        agent = Agent(number, transport, training(context), software=software)
-
-        async def go() -> None:
-            delivery = await transport.next(0.0)
-            assert delivery is not None
-            await agent.serve(delivery)
-
-        asyncio.run(go())
-        return reply(message, transport.answer or b"")
-
-    app.query()(hello)
-    app.train()(work)
     return app
