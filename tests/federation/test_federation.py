@@ -196,7 +196,7 @@ def test_an_idle_clients_queue_is_made_anew_less_and_less_often(
         if client == 0:
             again.append(now[0])
 
-    monkeypatch.setattr(MemoryServer, "hand_out_again", noted)
+    monkeypatch.setattr(MemoryServer, "redeliver", noted)
 
     async def body() -> None:
         federation = Federation(config, MemoryServer(hub), tmp_path / "run", clock=lambda: now[0])

@@ -163,7 +163,7 @@ def test_what_a_client_does_not_have_is_handed_out_again_at_once(kind: str, tmp_
         await server.send(0, "1", b"work", "0.0.none")
         await server.send(0, "2", b"more", "0.0.none")
         assert await (await bed.client(0)).next(5.0) is not None  # and its client dies
-        await server.hand_out_again(0)
+        await server.redeliver(0)
         client = await bed.client(0)
         for expected in (b"work", b"more"):
             delivery = await client.next(0.7)  # sooner than by patience

@@ -186,7 +186,7 @@ def test_half_precision_halves_the_upload_and_stays_close() -> None:
         (np.array([1, np.nan, 0, 0], np.float32), 0.1, 0.1, "not finite"),
         (np.array([1, np.inf, 0, 0], np.float32), 0.1, 0.1, "not finite"),
         (np.ones(4, np.float32), float("nan"), 0.1, "not finite"),
-        (np.ones(4, np.float32), 0.1, -1.0, "no time"),
+        (np.ones(4, np.float32), 0.1, -1.0, "work time is negative"),
         (np.full(4, 10, np.float32), 0.1, 0.1, "norm is 20"),
         (None, 0.1, 0.1, "could not train"),
     ],

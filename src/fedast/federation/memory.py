@@ -1,4 +1,4 @@
-"""A transport within one process, for tests and for trying out: no network, same promises."""
+"""A transport within one process, for tests and experiments: no network, same promises."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fedast.federation.transport import ControlCommand, Delivery, Greeted, Incom
 
 @dataclass
 class Hub:
-    """What server and clients of one federation share; it outlives both."""
+    """The queues of one federation; it outlives its server and clients."""
 
     patience: float = 30.0
     models: dict[str, bytes] = field(default_factory=dict)
     queues: dict[ClientId, OrderedDict[str, bytes]] = field(default_factory=dict)
     taken: dict[tuple[ClientId, str], float] = field(default_factory=dict)
-    """When requests in clients' hands are handed out again."""
+    """When requests that were delivered are delivered again."""
     uploads: dict[int, Uploaded] = field(default_factory=dict)
     names: set[tuple[ClientId, str]] = field(default_factory=set)
     sequences: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -33,7 +33,7 @@ class Hub:
         self.changed = asyncio.Event()
 
     def fail(self, client: ClientId, name: str, why: str, blame: bool) -> None:
-        """A request comes to nothing, and the transport knows it."""
+        """A request fails in a way that the transport notices."""
         self.queues[client].pop(name, None)
         self.taken.pop((client, name), None)
         self.keep(client, name, b"", failed=why, blame=blame)
@@ -46,7 +46,7 @@ class Hub:
         failed: str | None = None,
         blame: bool = False,
     ) -> None:
-        """Whatever is kept for the server gets the next sequence in the one order."""
+        """Store something for the server under the next sequence number."""
         sequence = next(self.sequences)
         self.uploads[sequence] = Uploaded(sequence, client, name, data, failed=failed, blame=blame)
         self.stir()
@@ -76,7 +76,7 @@ class MemoryServer:
         if (client, name) not in self._hub.taken:
             self._hub.queues.get(client, OrderedDict()).pop(name, None)
 
-    async def hand_out_again(self, client: ClientId) -> None:
+    async def redeliver(self, client: ClientId) -> None:
         for key in [key for key in self._hub.taken if key[0] == client]:
             del self._hub.taken[key]
         self._hub.stir()
@@ -159,7 +159,7 @@ class MemoryClient:
                 continue
 
     def _take(self, now: float) -> Delivery | None:
-        """The first of the queue, unless one is in the client's hands."""
+        """The first of the queue, unless the client has one already."""
         queue = self._hub.queues.get(self._client, OrderedDict())
         for name, data in queue.items():
             key = (self._client, name)

@@ -335,7 +335,7 @@ class FederationServer:
             await self.record(ClientJoined(client))
         elif hello.idle and self._leases.to_redeliver(client, state.requests_of(client), self.now):
             log.warning("client %d is idle but has requests; delivering them again", client)
-            await self._transport.hand_out_again(client)
+            await self._transport.redeliver(client)
 
     async def _left(self, client: ClientId, why: str) -> None:
         if client in self.state.pool:

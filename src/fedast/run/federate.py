@@ -1,4 +1,4 @@
-"""From a configuration to a federation's server, and to a client's training."""
+"""Builds a federation's server, and a client's training, from a configuration."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def _check_begun_with(folder: Path, config: RunConfig) -> None:
 
 @final
 class LocalTraining:
-    """A client's side: its own data, and the models and settings of its own configuration."""
+    """A client's training: its own data, with the models and settings of its configuration."""
 
     def __init__(self, config: RunConfig, client: ClientId) -> None:
         make_importable(config.path)
@@ -266,20 +266,20 @@ class LocalTraining:
         self._held: dict[TaskName, torch.Tensor] = {}
         if config.federation.evaluate == "clients":
             for task in tasks:
-                self._hold_back(task, config.federation.holdout, client)
+                self._hold_out(task, config.federation.holdout, client)
         self._trainer = SerialTrainer(self._device_tasks, config.seed)
         self._places = {
             task.name: 0 if task.name in config.federation.data else client for task in tasks
         }
 
-    def _hold_back(self, task: Task, share: float, client: ClientId) -> None:
-        """Every so many-th point is for evaluation and not for training."""
+    def _hold_out(self, task: Task, share: float, client: ClientId) -> None:
+        """Hold out every n-th sample for evaluation."""
         place = 0 if len(task.partition) == 1 else client
         mine = task.partition[place]
         every = max(2, round(1 / share))
         if len(mine) < 2:
             raise BadTask(
-                f"task {task.name!r}: client {client} has too few points to hold one back"
+                f"task {task.name!r}: client {client} has too few samples to hold one out"
             )
         self._held[task.name] = torch.from_numpy(mine[every - 1 :: every] if len(mine) >= every
                                                  else mine[-1:])  # fmt: skip
@@ -295,7 +295,9 @@ class LocalTraining:
 
     def evaluate(self, task: TaskName, vector: Vector) -> tuple[float, float, int]:
         if task not in self._held:
-            raise BadTask(f"task {task!r}: nothing is held back here; set federation.evaluate")
+            raise BadTask(
+                f"task {task!r}: this client holds out no samples; set federation.evaluate"
+            )
         device_task, held = self._device_tasks[task], self._held[task]
         model = ModuleInference(device_task)
         model.load(torch.from_numpy(vector))

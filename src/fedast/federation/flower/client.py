@@ -35,7 +35,7 @@ class _InHand:
 
 @final
 class OneRequest:
-    """The transport of a ClientApp, which lives for one message: what to do, and the answer."""
+    """The transport of a ClientApp, which lives for one message and its answer."""
 
     def __init__(self, message: Message) -> None:
         self.name: str = message.content[RECORD]["name"]
@@ -70,7 +70,7 @@ def reply(message: Message, data: bytes) -> Message:
 
 
 def client_app(training: Callable[[Context], Training]) -> ClientApp:
-    """``training`` is asked anew for every message: Flower starts a process for each."""
+    """``training`` is called for every message: Flower starts a process for each."""
     app = ClientApp()
     software = f"fedast {version('fedast')}, flwr {version('flwr')}"
 

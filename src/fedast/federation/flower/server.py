@@ -43,14 +43,14 @@ from fedast.federation.transport import (
 log = logging.getLogger("fedast.flower")
 
 _UNREACHED = {3, 4, 5}
-"""Flower's codes for a message or a reply that ran out of time, and for a node that is gone."""
+"""Flower's codes for a message or a reply that expired, and for a node that has left."""
 _GREET_EVERY = 3.0
 _ASK_AGAIN = 30.0
-"""Seconds after which a node that could not say hello is asked again."""
+"""Seconds after which a node that could not answer is asked again."""
 _HELLO_WITHIN = 300.0
 _LONGEST_HELLO = 65536
 _PULLS_PER_SECOND = 40.0
-"""With many nodes each is looked at less often, so that the SuperLink has time for them."""
+"""With many nodes each is polled less often, so that the SuperLink keeps up."""
 T = TypeVar("T")
 
 
@@ -59,22 +59,22 @@ class FlowerServer:
     def __init__(
         self, grid: Grid, folder: Path, *, ttl: float, poll: float = 0.3, patience: float = 120.0
     ) -> None:
-        """``ttl``: seconds after which Flower gives a request up. ``poll``: between two looks.
-        ``patience``: seconds in which a reply that is there must have been transferred."""
+        """``ttl``: seconds after which Flower gives up a request. ``poll``: seconds between two
+        looks for replies. ``patience``: seconds that transferring a reply may take."""
         self._grid = grid
         self._spool = Spool(folder)
         self._ttl = ttl
         self._every = poll
         self._patience = patience
         self._out: dict[ClientId, dict[str, str]] = {}
-        """What each client has to answer, in this order: Flower's ids, and names of requests (or
-        nothing, for our own question)."""
+        """What each client has yet to answer, in order: Flower's message ids and the names of the
+        requests; the name of our own question (see ``_greet``) is empty."""
         self._pulls: dict[ClientId, asyncio.Task[None]] = {}
         self._hellos: dict[ClientId, bytes] = {}
         self._asked: dict[ClientId, float] = {}
-        """When nodes that have not said hello were asked to."""
+        """When nodes that have not answered our question were asked."""
         self._since: dict[ClientId, str] = {}
-        """When a node was last started, by Flower's words."""
+        """When a node was last started, according to Flower."""
         self._greetings: deque[Greeted | Gone] = deque()
         self._uploads: deque[Uploaded] = deque()
         self._news = asyncio.Event()
@@ -105,7 +105,7 @@ class FlowerServer:
         if found is not None:
             records[MODEL] = ConfigRecord({"data": found})
         if not await self._push(client, name, MessageType.TRAIN, records, self._ttl):
-            self._forget(client)  # who is gone loses its requests
+            self._forget(client)  # its requests are lost
 
     async def _push(
         self, client: ClientId, name: str, kind: str, records: dict[str, ConfigRecord], ttl: float
@@ -118,7 +118,7 @@ class FlowerServer:
         if not found or not found[0]:
             there = await self._patiently(lambda: list(self._grid.get_node_ids()))
             if not found and node in there:
-                raise TransportError("Flower takes no message as large as this model")
+                raise TransportError("Flower does not accept a message as large as this model")
             return False
         self._out.setdefault(client, {})[str(found[0])] = name
         return True
@@ -133,10 +133,10 @@ class FlowerServer:
         return await retry(attempt, failed, on=(Exception,), first=0.5, longest=5.0)
 
     async def withdraw(self, client: ClientId, name: str) -> None:
-        """Flower cannot take it back; its reply will come, late."""
+        """Flower cannot withdraw it; its reply will come late."""
 
-    async def hand_out_again(self, client: ClientId) -> None:
-        """Flower holds nothing back for a client that is there."""
+    async def redeliver(self, client: ClientId) -> None:
+        """Not needed: Flower has delivered everything to a client that is here."""
 
     async def receive(self, timeout: float) -> Incoming | None:
         clock = asyncio.get_running_loop().time
@@ -155,7 +155,7 @@ class FlowerServer:
                 return None
 
     async def _watch(self) -> None:
-        """Look again and again: what there is to pull, and who is there."""
+        """Pull replies and see who is here, for ever."""
         clock = asyncio.get_running_loop().time
         greeted = -1e9
         try:
@@ -173,13 +173,13 @@ class FlowerServer:
             self._news.set()
 
     async def _pull(self, client: ClientId, ids: list[str]) -> None:
-        """A client's replies, if there are any. They come from a stranger: whatever is wrong with
-        them is its own fault, and takes nobody else's time."""
+        """Pull a client's replies, if there are any. They are untrusted: whatever is wrong with
+        them is this client's fault, and must not delay the others."""
         try:
             async with asyncio.timeout(self._patience):
                 found = await in_thread(lambda: list(self._grid.pull_messages(ids)))
         except TimeoutError:
-            self._resolve(client, ids[0], failed="its reply does not come", blame=True)
+            self._resolve(client, ids[0], failed="its reply did not arrive in time", blame=True)
             return
         except Exception as error:  # of httpx, or of whatever Flower makes of a broken reply
             if isinstance(error, OSError) or type(error).__module__.startswith("http"):
@@ -193,7 +193,7 @@ class FlowerServer:
             return
         for message in found:
             mine = message.metadata.reply_to_message_id
-            mine = mine if mine in ids else ids[0]  # no client answers for another
+            mine = mine if mine in ids else ids[0]  # no client can answer for another
             if message.has_error():
                 unreached = message.error.code in _UNREACHED
                 self._resolve(client, mine, failed=_why(message), blame=not unreached)
@@ -205,7 +205,7 @@ class FlowerServer:
             if isinstance(data, bytes):
                 self._resolve(client, mine, data)
             else:
-                self._resolve(client, mine, failed="its reply is not one of fedast", blame=True)
+                self._resolve(client, mine, failed="its reply has no record of fedast", blame=True)
 
     def _resolve(
         self,
@@ -220,13 +220,13 @@ class FlowerServer:
         if name is None:
             return
         if name:
-            # Under the name that the request had: nobody answers for another.
+            # Under the request's own name: no client can answer for another.
             self._keep(client, name, data, failed, blame)
         elif failed is None and self._is_hello(data):
             self._hellos[client] = data
             self._greetings.append(Greeted(client, data))
         else:
-            log.warning("client %d cannot say hello: %s", client, failed or "it is no hello")
+            log.warning("client %d cannot join: %s", client, failed or "its answer is not a hello")
         self._news.set()
 
     @staticmethod
@@ -234,7 +234,7 @@ class FlowerServer:
         try:
             wire.decode(data[:_LONGEST_HELLO], wire.Hello)
         except wire.WireError as error:
-            log.warning("a hello that is none: %s", error)
+            log.warning("a hello cannot be decoded: %s", error)
             return False
         return True
 
@@ -253,8 +253,8 @@ class FlowerServer:
         )
         try:
             self._spool.keep(upload)
-        except OSError as error:  # if we die before it is committed, it is asked for again
-            log.error("an upload cannot be kept on disk: %s", error)
+        except OSError as error:  # if we die before the commit, it is requested again
+            log.error("an upload cannot be stored on disk: %s", error)
         self._uploads.append(upload)
 
     async def _see_who_is_there(self, now: float) -> None:
@@ -266,16 +266,16 @@ class FlowerServer:
             self._forget(client)
         for client, since in here.items():
             if self._since.setdefault(client, since) != since:
-                # It was started again: what it had is gone, and what it can do may be another.
+                # It was restarted: it lost its requests, and its tasks may differ.
                 self._since[client] = since
                 for message_id in list(self._out.get(client, {})):
-                    self._resolve(client, message_id, failed="its node was started again")
+                    self._resolve(client, message_id, failed="its node was restarted")
                 self._asked.pop(client, None)
                 self._hellos.pop(client, None)
             await self._greet(client, now)
 
     def _forget(self, client: ClientId) -> None:
-        """It is gone; when it comes back, it is asked again what it can do."""
+        """It has left; if it comes back, it is asked again which tasks it has."""
         self._since.pop(client, None)
         self._hellos.pop(client, None)
         self._asked.pop(client, None)
@@ -283,7 +283,7 @@ class FlowerServer:
         self._news.set()
 
     async def _greet(self, client: ClientId, now: float) -> None:
-        """A node is there: ask what it can do, once, and from then on answer for it."""
+        """Ask a node once which tasks it has, and from then on send heartbeats for it."""
         if client in self._hellos:
             self._greetings.append(Greeted(client, self._hellos[client]))
             self._news.set()

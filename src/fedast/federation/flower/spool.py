@@ -16,7 +16,7 @@ NodeId: TypeAlias = int
 
 @final
 class Spool:
-    """What Flower does not keep: models, unacknowledged replies, and the nodes' numbers."""
+    """Models, unacknowledged replies, and the numbers of the nodes."""
 
     def __init__(self, folder: Path) -> None:
         self._models, self._uploads = folder / "models", folder / "uploads"
@@ -30,7 +30,7 @@ class Spool:
         return next((node for node, number in self.numbers.items() if number == client), None)
 
     def number(self, node: NodeId) -> ClientId:
-        """The client that this node is: the next free number when it is first seen."""
+        """The number of this node as a client; a new node gets the next free one."""
         if node not in self.numbers:
             self.numbers[node] = len(self.numbers)
             write_atomically(self._nodes, json.dumps(self.numbers), durable=True)

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def in_thread(do: Callable[[], T]) -> T:
-    """In a thread of its own, which nobody waits for at the end: Flower may hold it for hours."""
+    """Run this in a daemon thread: Flower may block it for hours, which must not delay our exit."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

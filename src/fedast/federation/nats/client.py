@@ -16,18 +16,18 @@ from fedast.core.protocol import ClientId
 from fedast.federation.backoff import retry
 from fedast.federation.nats.connection import TROUBLE, Connection, Credentials, close, connect
 from fedast.federation.nats.names import (
+    CHUNK,
+    CHUNKS_HEADER,
     CONTROL_INBOX,
     CONTROL_SUBJECT,
     MODELS,
-    PART,
-    PARTS_HEADER,
     REQUESTS,
     consumer,
     hello_subject,
     model_subject,
     upload_subject,
 )
-from fedast.federation.reassembly import count_of
+from fedast.federation.reassembly import chunk_count
 from fedast.federation.transport import Delivery, TransportError
 
 log = logging.getLogger("fedast.nats")
@@ -88,17 +88,17 @@ class NatsClient:
         return _NatsDelivery(messages[0]) if messages else None
 
     async def fetch(self, name: str) -> bytes | None:
-        parts: list[bytes] = []
+        chunks: list[bytes] = []
         count = 1
-        while len(parts) < count:
-            found = await self._fetch_part(name, len(parts))
+        while len(chunks) < count:
+            found = await self._fetch_chunk(name, len(chunks))
             if found is None:
                 return None
-            count = int((found.headers or {}).get(PARTS_HEADER, "1"))
-            parts.append(found.data)
-        return b"".join(parts)
+            count = int((found.headers or {}).get(CHUNKS_HEADER, "1"))
+            chunks.append(found.data)
+        return b"".join(chunks)
 
-    async def _fetch_part(self, name: str, number: int) -> Msg | None:
+    async def _fetch_chunk(self, name: str, number: int) -> Msg | None:
         subject = f"$JS.API.DIRECT.GET.{MODELS}.{model_subject(name, number)}"
         get = partial(self._connection.request, subject, b"", timeout=10)
         for pause in (*_PAUSES, None):
@@ -110,12 +110,12 @@ class NatsClient:
         return None
 
     async def upload(self, name: str, data: bytes) -> None:
-        count = count_of(len(data), PART)
+        count = chunk_count(len(data), CHUNK)
         for number in range(count):
             subject = upload_subject(self._client, f"{name}.{number}-{count}")
             headers = {"Nats-Msg-Id": f"{self._client}.{name}.{number}"}
-            part = data[number * PART : (number + 1) * PART]
-            publish = partial(self._js.publish, subject, part, headers=headers)
+            chunk = data[number * CHUNK : (number + 1) * CHUNK]
+            publish = partial(self._js.publish, subject, chunk, headers=headers)
             await retry(publish, partial(self._trouble, "uploading"), on=TROUBLE)
 
     def _trouble(self, doing: str, error: Exception) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fedast.core.protocol import ClientId
 
-PART = 4 * 2**20
-"""The longest message, in bytes; what is longer travels in parts."""
-PARTS_HEADER = "Fedast-Parts"
+CHUNK = 4 * 2**20
+"""The longest message, in bytes; anything longer travels in chunks."""
+CHUNKS_HEADER = "Fedast-Parts"
 REQUESTS, UPDATES, MODELS = "FEDAST_REQUESTS", "FEDAST_UPDATES", "FEDAST_MODELS"
 SERVER_INBOX, CONTROL_INBOX = "_INBOX_server", "_INBOX_control"
 CONTROL_SUBJECT = "fedast.order"
@@ -20,8 +20,8 @@ def upload_subject(client: ClientId | str, rest: str) -> str:
     return f"fedast.upload.{client}.{rest}"
 
 
-def model_subject(name: str, part: int | str) -> str:
-    return f"fedast.model.{name}.{part}"
+def model_subject(name: str, chunk: int | str) -> str:
+    return f"fedast.model.{name}.{chunk}"
 
 
 def hello_subject(client: ClientId | str) -> str:

@@ -31,10 +31,10 @@ from fedast.core.protocol import ClientId
 from fedast.federation.backoff import retry
 from fedast.federation.nats.connection import TROUBLE, Connection, close
 from fedast.federation.nats.names import (
+    CHUNK,
+    CHUNKS_HEADER,
     CONTROL_SUBJECT,
     MODELS,
-    PART,
-    PARTS_HEADER,
     REQUESTS,
     UPDATES,
     consumer,
@@ -43,7 +43,7 @@ from fedast.federation.nats.names import (
     request_subject,
 )
 from fedast.federation.nats.uploads import UploadStream
-from fedast.federation.reassembly import count_of
+from fedast.federation.reassembly import chunk_count
 from fedast.federation.transport import (
     ControlCommand,
     Greeted,
@@ -246,10 +246,10 @@ class NatsServer:
     # --- sending --------------------------------------------------------------------------------
 
     async def publish(self, name: str, data: bytes) -> None:
-        count = count_of(len(data), PART)
+        count = chunk_count(len(data), CHUNK)
         for number in range(count):
-            part = data[number * PART : (number + 1) * PART]
-            await self._publish(model_subject(name, number), part, {PARTS_HEADER: str(count)})
+            chunk = data[number * CHUNK : (number + 1) * CHUNK]
+            await self._publish(model_subject(name, number), chunk, {CHUNKS_HEADER: str(count)})
 
     async def retire(self, name: str) -> None:
         await self._purge(MODELS, model_subject(name, ">"))
@@ -264,7 +264,7 @@ class NatsServer:
     async def withdraw(self, client: ClientId, name: str) -> None:
         await self._purge(REQUESTS, request_subject(client, name))
 
-    async def hand_out_again(self, client: ClientId) -> None:
+    async def redeliver(self, client: ClientId) -> None:
         # NATS goes by its wall clock, which may have been set back by hours. A new consumer has
         # delivered nothing yet. If creating it fails, the client stays idle, and this is repeated.
         await self._create_queue(client, anew=True)

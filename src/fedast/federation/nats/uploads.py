@@ -13,7 +13,7 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from fedast.federation.nats.connection import TROUBLE, Connection
-from fedast.federation.nats.names import PART, UPDATES
+from fedast.federation.nats.names import CHUNK, UPDATES
 from fedast.federation.reassembly import ChunkReassembly
 from fedast.federation.transport import TransportError, Uploaded
 
@@ -39,8 +39,8 @@ class UploadStream:
         self._js: JetStreamContext = connection.jetstream(timeout=4)
         self._limit = limit
         self._new_consumer_timeout = new_consumer_timeout
-        # The stream is read from its start: the first parts of an upload may be before ``after``.
-        self._reassembly = ChunkReassembly(PART, limit, after=after, room=room)
+        # The stream is read from its start: the first chunks of an upload may be before ``after``.
+        self._reassembly = ChunkReassembly(CHUNK, limit, after=after, room=room)
         self._clock = asyncio.get_running_loop().time
         self._read = 0
         self._purged_at = 0.0
@@ -97,7 +97,7 @@ class UploadStream:
                         yield found
 
     def _take(self, sequence: int, message: Msg) -> Uploaded | None:
-        """The whole upload, if this message was its last missing part."""
+        """The whole upload, if this message was its last missing chunk."""
         data = message.data
         try:
             _, _, client_text, name, part_text = message.subject.split(".")
