@@ -37,7 +37,7 @@ async def live(number: int, url: str, keys: Path, spent: list[float]) -> None:
         if delivery is None:
             continue
         began = time.monotonic()
-        request: wire.Request = wire.decode(delivery.data, wire.Request)
+        request = wire.decode(delivery.data, wire.Request)
         if request.model not in models:
             data = await transport.fetch(request.model)
             if data is None:

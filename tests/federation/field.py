@@ -99,7 +99,7 @@ class Field:
             data = wire.encode(wire.Control(verb, argument))
             keys = self.bed.keys(CONTROL)
             answer = await send_command([self.bed.url], keys, data)
-            found: wire.Control = wire.decode(answer, wire.Control)
+            found = wire.decode(answer, wire.Control)
             return found.answer
 
         return asyncio.run(ask())

@@ -198,7 +198,7 @@ async def misbehave(field: Field) -> None:
             delivery = await evil.next(1.0)
         if delivery is None:
             break
-        request: wire.Request = wire.decode(delivery.data, wire.Request)
+        request = wire.decode(delivery.data, wire.Request)
         vector = np.ones(request.size, np.float32)
         name = f"{request.id}-{request.token}"
         if kind == "nan":

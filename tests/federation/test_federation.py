@@ -151,7 +151,7 @@ def test_bad_updates_are_refused_and_their_sender_is_quarantined(tmp_path: Path,
             await evil.hello(wire.encode(wire.Hello(3, "evil", ("digits-mlp", "second"))))
             delivery = await evil.next(0.2)
             if delivery is not None:
-                request: wire.Request = wire.decode(delivery.data, wire.Request)
+                request = wire.decode(delivery.data, wire.Request)
                 await evil.upload(f"{request.id}-{request.token}", spoilt(request))
                 await delivery.done()
 
@@ -169,7 +169,7 @@ def test_somebody_elses_request_and_made_up_ones_change_nothing(tmp_path: Path) 
     async def attack(federation: Federation, agents: list[Agent]) -> None:
         while not hub.queues.get(0):
             await asyncio.sleep(0.01)
-        request: wire.Request = wire.decode(next(iter(hub.queues[0].values())), wire.Request)
+        request = wire.decode(next(iter(hub.queues[0].values())), wire.Request)
         vector = np.ones(request.size, np.float32)
         forged = wire.Update(request.id, request.token, request.task, 0.1, 0.1, 1, vector)
         await MemoryClient(hub, 2).upload(f"{request.id}-{request.token}", wire.encode(forged))
@@ -387,7 +387,7 @@ def test_control_commands(tmp_path: Path) -> None:
     async def command(federation: Federation, agents: list[Agent]) -> None:
         async def say(verb: str, argument: str = "") -> str:
             data = await send_command(hub, wire.encode(wire.Control(verb, argument)))
-            answer: wire.Control = wire.decode(data, wire.Control)
+            answer = wire.decode(data, wire.Control)
             said.append(answer.answer)
             return answer.answer
 

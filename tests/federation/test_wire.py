@@ -119,7 +119,7 @@ def test_a_header_that_is_not_valid_is_refused_with_what_is_wrong(
 
 def test_numbers_may_be_whole_or_not_finite_as_json_writes_them() -> None:
     update = wire.Update(1, "t", "a", float("nan"), float("inf"), 1, None, metric=1)
-    found: wire.Update = wire.decode(wire.encode(update), wire.Update)
+    found = wire.decode(wire.encode(update), wire.Update)
     assert np.isnan(found.loss)
     assert found.work_seconds == float("inf")
     assert found.metric == 1.0
@@ -175,6 +175,7 @@ def test_half_precision_halves_the_upload_and_stays_close() -> None:
     full, half = wire.encode(update), wire.encode(update, "half")
     assert len(half) < 0.52 * len(full)
     found = wire.decode(half, wire.Update).vector
+    assert found is not None
     assert found.dtype == np.float32
     assert np.abs(found - vector).max() < 1e-2
 
@@ -218,6 +219,7 @@ def test_buffers_travel_in_single_precision_beside_the_update() -> None:
     buffers = np.array([1e6, 1e-9, 0.1], np.float32)
     update = wire.Update(1, "t", "a", 0.1, 0.1, 1, np.ones(4, np.float32), buffers=buffers)
     found = wire.decode(wire.encode(update, "half"), wire.Update)
+    assert found.buffers is not None
     assert np.array_equal(found.buffers, buffers)
     assert wire.problem(found, 7, None, 3) is None
     old = wire.Update(1, "t", "a", 0.1, 0.1, 1, np.ones(7, np.float32))

@@ -273,7 +273,7 @@ def control(folder: str, verb: str, argument: str, quiet: bool = False) -> str:
         keys = Credentials(layout.credentials(CONTROL))
         message = wire.encode(wire.Control(verb, argument))
         answer = await send_command([_url(layout)], keys, message)
-        decoded: wire.Control = wire.decode(answer, wire.Control)
+        decoded = wire.decode(answer, wire.Control)
         return decoded.answer
 
     text = asyncio.run(ask())

@@ -111,7 +111,7 @@ class Agent:
     async def serve(self, delivery: Delivery) -> None:
         """Answer one request."""
         try:
-            request: wire.Request = wire.decode(delivery.data, wire.Request)
+            request = wire.decode(delivery.data, wire.Request)
         except wire.OtherProtocol as error:
             log.error("a request cannot be decoded: %s", error)
             await delivery.give_back()
@@ -208,7 +208,7 @@ class Agent:
             return None
         if not wire.is_model(request.model, data):
             raise wire.WireError("the model does not match the digest in its name")
-        model: wire.Model = wire.decode(data, wire.Model)
+        model = wire.decode(data, wire.Model)
         if model.vector.shape != (request.size,):
             raise wire.WireError(f"the model has {model.vector.size} entries, not {request.size}")
         self._models[request.model] = model.vector

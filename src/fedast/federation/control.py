@@ -52,12 +52,14 @@ class ControlCommands:
             case "resume":
                 await self._recorder.record(Resumed())
                 return "resumed"
+            case "stop" | "add" if not state.training:
+                return "refused: training has not begun yet"
             case "stop" if task in state.driver.unfinished:
                 await self._recorder.record(TasksEnded((task,), StopReason.REMOVED))
                 return f"task {task} is stopped"
             case "stop":
                 return f"refused: no task {task!r} is being trained"
-            case "add" if task in state.later and state.training:
+            case "add" if task in state.later:
                 await self._recorder.record(TaskStarted(task))
                 return f"task {task} is added"
             case "add":

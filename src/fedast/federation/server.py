@@ -314,7 +314,7 @@ class FederationServer:
         """A heartbeat; the first one makes a client join."""
         client, state = greeting.client, self.state
         try:
-            hello: wire.Hello = wire.decode(greeting.data, wire.Hello)
+            hello = wire.decode(greeting.data, wire.Hello)
             if hello.client != client:
                 raise wire.WireError(f"it says that it is client {hello.client}")
         except wire.WireError as error:

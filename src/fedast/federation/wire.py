@@ -14,7 +14,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -111,10 +111,11 @@ class Control:
 
 
 Message: TypeAlias = Model | Request | Update | Hello | Control
+M = TypeVar("M", bound=Message)
 _KINDS: Mapping[str, type[Message]] = {
     "model": Model, "request": Request, "update": Update, "hello": Hello, "control": Control,
 }  # fmt: skip
-_NAMES = {kind: name for name, kind in _KINDS.items()}
+_NAMES: Mapping[type[object], str] = {kind: name for name, kind in _KINDS.items()}
 _STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
 _COUNT = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -134,7 +135,7 @@ def encode(message: Message, precision: str = "single") -> bytes:
     return _PREFIX.pack(_MAGIC, PROTOCOL, len(text)) + text + body
 
 
-def decode(data: bytes, kind: type[Message]) -> Any:
+def decode(data: bytes, kind: type[M]) -> M:
     """A message of this kind; ``WireError`` if it is not one."""
     if len(data) < _PREFIX.size:
         raise WireError(f"{len(data)} bytes are too short to be a message")
@@ -162,8 +163,7 @@ def decode(data: bytes, kind: type[Message]) -> Any:
 def decode_upload(data: bytes, oversized: bool) -> Update:
     if oversized:
         raise WireError("it is longer than an update of the largest model")
-    update: Update = decode(data, Update)
-    return update
+    return decode(data, Update)
 
 
 def _header_model(kind: type[Message]) -> type[BaseModel]:
@@ -183,19 +183,20 @@ def _header_model(kind: type[Message]) -> type[BaseModel]:
     )
 
 
-_HEADERS = {kind: _header_model(kind) for kind in _NAMES}
+_HEADERS: Mapping[type[object], type[BaseModel]] = {
+    kind: _header_model(kind) for kind in _KINDS.values()
+}
 
 
-def _header(kind: type[Message], data: bytes) -> dict[str, Any]:
+def _header(kind: type[object], data: bytes) -> dict[str, Any]:
     try:
         header: Any = _HEADERS[kind].model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        if first["loc"] == ("kind",):
-            raise WireError(
-                f"it is a {str(first['input'])[:20]!r}, not a {_NAMES[kind]!r}"
-            ) from None
-        where = ".".join(map(str, first["loc"]))[:100]
+        if first["type"] == "literal_error":
+            found = str(first["input"])[:20]
+            raise WireError(f"it is a {found!r}, not a {_NAMES[kind]!r}") from None
+        where = ".".join(map(str, first["loc"]))[:100] or "header"
         raise WireError(f"its header is not valid: {where}: {first['msg'][:100]}") from None
     return dict(vars(header.fields))
 

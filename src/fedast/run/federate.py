@@ -59,7 +59,7 @@ from fedast.training.trainer import DeviceTask, Job, SerialTrainer
 
 
 @final
-class PatientLog:
+class BestEffortEventLog:
     """The event log, which must not stop a federation when the disk is full.
 
     What is missing from it is in the write-ahead log, from which the next start writes it anew.
@@ -137,7 +137,7 @@ class Federation:
         self._stack.callback(self._draft.unlink, missing_ok=True)
         log = self._stack.enter_context(self._draft.open("w", encoding="utf-8"))
         schedule = Schedule()
-        observers: list[Observer] = [self.run_metrics, schedule, PatientLog(EventLog(log))]
+        observers: list[Observer] = [self.run_metrics, schedule, BestEffortEventLog(EventLog(log))]
         observers.extend(make(algorithm, self.run_metrics) for make in watch)
         self.metrics = ServerMetrics(algorithm, self.run_metrics)
         wal = WriteAheadLog(folder / FOLDER)
