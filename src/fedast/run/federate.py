@@ -219,7 +219,7 @@ class Federation:
 def _lock(folder: Path) -> FileLock:
     """Keep others from serving from this folder: two servers would count updates twice. The system
     releases the lock when the process ends, however it ends."""
-    lock = FileLock(folder / "lock", timeout=0)
+    lock = FileLock(folder / "lock", timeout=0, thread_local=False)
     try:
         lock.acquire()
     except Timeout:
