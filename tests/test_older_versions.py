@@ -114,7 +114,7 @@ def hub_of(file: Path) -> Hub:
             for u in table["uploads"]
         },
         names={(client, name) for client, name in table["names"]},
-        places=itertools.count(table["next_place"]),
+        sequences=itertools.count(table["next_place"]),
     )
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from fedast.federation import wire
+from fedast.federation.nats.client import send_command
 from fedast.federation.nats.setup import CONTROL, SERVER, client_name
-from fedast.federation.nats.transport import order
 from tests.federation.nats_support import NatsBed
 from tests.federation.support import audit, two_tasks
 
@@ -94,18 +94,18 @@ class Field:
 
     # --- looking on -----------------------------------------------------------------------------
 
-    def order(self, verb: str, argument: str = "") -> str:
+    def command(self, verb: str, argument: str = "") -> str:
         async def ask() -> str:
             data = wire.encode(wire.Control(verb, argument))
             keys = self.bed.keys(CONTROL)
-            async with order([self.bed.url], keys, data) as answer:
-                found: wire.Control = wire.decode(answer, wire.Control)
-                return found.answer
+            answer = await send_command([self.bed.url], keys, data)
+            found = wire.decode(answer, wire.Control)
+            return found.answer
 
         return asyncio.run(ask())
 
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.order("status"))
+        found: dict[str, Any] = json.loads(self.command("status"))
         return found
 
     def entries(self) -> int:

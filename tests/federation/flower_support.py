@@ -15,7 +15,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
-from fedast.federation.flower import FlowerServer, OneRequest, reply
+from fedast.federation.flower.client import OneRequest, reply
+from fedast.federation.flower.server import FlowerServer
 from fedast.federation.transport import ClientTransport, Delivery, ServerTransport
 
 NODES = 3
@@ -51,7 +52,7 @@ class FlowerBed:
     async def client(self, number: int) -> ClientTransport:
         return FlowerNode(self, self.nodes[number])
 
-    async def order(self, data: bytes) -> bytes:
+    async def command(self, data: bytes) -> bytes:
         raise NotImplementedError
 
 

@@ -9,16 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fedast.federation.nats.client import NatsClient, send_command
 from fedast.federation.nats.connection import Credentials, connect
+from fedast.federation.nats.names import CONTROL_INBOX, SERVER_INBOX, inbox
+from fedast.federation.nats.server import NatsServer
 from fedast.federation.nats.setup import CONTROL, SERVER, Layout, client_name, initialise
-from fedast.federation.nats.transport import (
-    CONTROL_INBOX,
-    SERVER_INBOX,
-    NatsClient,
-    NatsServer,
-    inbox,
-    order,
-)
 from fedast.federation.transport import ClientTransport, ServerTransport
 
 BINARY = shutil.which("nats-server") or str(Path(sys.executable).with_name("nats-server"))
@@ -102,6 +97,5 @@ class NatsBed:
         self._opened.append(client)
         return client
 
-    async def order(self, data: bytes) -> bytes:
-        async with order([self.url], self.keys(CONTROL), data) as answer:
-            return answer
+    async def command(self, data: bytes) -> bytes:
+        return await send_command([self.url], self.keys(CONTROL), data)

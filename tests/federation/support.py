@@ -1,15 +1,20 @@
-"""A small federation for tests, and the audit of its books."""
+"""A small federation for tests, and the audit of its records."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
+from fedast.federation.agent import Agent
+from fedast.federation.memory import Hub, MemoryClient, MemoryServer
+from fedast.run.federate import Federation, LocalTraining
 
 TWO_TASKS = """
 seed = 1
@@ -101,3 +106,33 @@ def audit(folder: Path) -> Counter[str]:
     assert sorted(sent) == list(range(len(sent)))
     counts["open"] = len(sent) - len(ended)
     return counts
+
+
+def agent(hub: Hub, config: RunConfig, client: int) -> Agent:
+    training = LocalTraining(config, client)
+    return Agent(client, MemoryClient(hub, client), training, software="test", hello_every=0.2)
+
+
+async def federate(
+    config: RunConfig,
+    folder: Path,
+    hub: Hub,
+    *,
+    meanwhile: Callable[[Federation, list[Agent]], Coroutine[Any, Any, None]] | None = None,
+) -> Federation:
+    """A server and its clients in one loop, to the end."""
+    agents = [agent(hub, config, client) for client in range(config.simulation.clients)]
+    federation = Federation(config, MemoryServer(hub), folder)
+    running = [asyncio.create_task(a.run()) for a in agents]
+    side = asyncio.create_task(meanwhile(federation, agents)) if meanwhile else None
+    try:
+        async with asyncio.timeout(90):
+            await federation.run()
+    finally:
+        for a in agents:
+            a.stop()
+        await asyncio.gather(*running)
+        if side is not None:
+            async with asyncio.timeout(10):
+                await side
+    return federation

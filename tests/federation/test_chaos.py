@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from fedast.federation import wire
+from fedast.federation.nats.client import NatsClient
 from fedast.federation.nats.setup import register_of
-from fedast.federation.nats.transport import NatsClient
 from tests.federation.field import FEDAST, Field, Proxy
 from tests.federation.nats_support import free_port
 from tests.federation.support import audit, events
@@ -198,7 +198,7 @@ async def misbehave(field: Field) -> None:
             delivery = await evil.next(1.0)
         if delivery is None:
             break
-        request: wire.Request = wire.decode(delivery.data, wire.Request)
+        request = wire.decode(delivery.data, wire.Request)
         vector = np.ones(request.size, np.float32)
         name = f"{request.id}-{request.token}"
         if kind == "nan":
@@ -319,22 +319,22 @@ def test_members_come_and_go(tmp_path: Path) -> None:
             assert register.admit(1) == ["client-4"]
             register.expel(["client-0"])
         field.faults["expelled"] += 1
-        field.order("pause")  # so that it does not end before the new one is there
+        field.command("pause")  # so that it does not end before the new one is there
         field.bed.reload()
         field.clients += 1
         field.start_client(4)
         field.wait(lambda: field.status()["clients"] == [1, 2, 3, 4])
-        field.order("resume")
+        field.command("resume")
         counts = field.finish(240)
         assert counts["drop lost"] <= 16
         sent = [e["client"] for e in events(field.run) if e["event"] == "dispatch"]
         assert sent.count(4) > 10
         assert 0 not in sent[len(sent) // 2 :]
         assert field.processes["client-0"].wait(20) == 1
-        assert "does not let us in any more" in (tmp_path / "client-0.log").read_text()
+        assert "NATS refuses our key" in (tmp_path / "client-0.log").read_text()
 
 
-def test_up_status_orders_and_down(tmp_path: Path) -> None:
+def test_up_status_commands_and_down(tmp_path: Path) -> None:
     """The commands of the guide: in the background, stopped, and taken up again."""
 
     def fedast(*arguments: str) -> str:

@@ -92,7 +92,7 @@ def test_a_node_that_was_started_again_has_nothing_in_its_hands(tmp_path: Path) 
         bed.state.activate_node(bed.nodes[0], 60.0)  # faster than anybody has looked
         lost = await until(server, lambda found: isinstance(found, Uploaded))
         assert (lost.name, lost.failed, lost.blame) == (
-            "7-token", "its node was started again", False,
+            "7-token", "its node was restarted", False,
         )  # fmt: skip
         again = await bed.client(0)
         await again.hello(HELLO)  # and it is asked again
@@ -175,7 +175,7 @@ def test_a_reply_that_is_not_ours_is_the_clients_fault(tmp_path: Path) -> None:
             assert bed.state.store_message_res(answer) is not None
             failed = await until(server, lambda found: isinstance(found, Uploaded))
             assert failed.blame
-            assert failed.failed == "its reply is not one of fedast"
+            assert failed.failed == "its reply has no record of fedast"
 
     within(tmp_path, body)
 
@@ -354,12 +354,12 @@ class Superlink:
         return text.count(f'"e":"{kind}"') if kind else text.count("\n")
 
     def spooled(self) -> list[int]:
-        """Places of replies that the ServerApp has pulled and not settled."""
+        """Places of replies that the ServerApp has pulled and not acknowledged."""
         folder = self.out / "flower" / "uploads"
         return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
 
     def place(self) -> int:
-        """Of the last reply that is in the diary's last commit."""
+        """Of the last reply in the write-ahead log's last commit."""
         lines = (self.out / "diary" / "diary.jsonl").read_text().splitlines()
         return max((json.loads(line).get("place", 0) for line in lines), default=0)
 

@@ -151,10 +151,10 @@ def test_a_cluster_survives_the_loss_of_any_node(tmp_path: Path, machines: dict[
             for client in clients:
                 programs.start(machine, *FEDAST, "client", "federation.toml", *urls,
                                "--creds", f"client-{client}")  # fmt: skip
-        diary = places["fedast-a"] / "run" / "diary" / "diary.jsonl"
+        log = places["fedast-a"] / "run" / "diary" / "diary.jsonl"
 
         def entries() -> int:
-            return diary.read_text().count("\n") if diary.exists() else 0
+            return log.read_text().count("\n") if log.exists() else 0
 
         def wait_for(count: int) -> None:
             end = time.monotonic() + 90

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from nats.js.errors import APIError
 
-from fedast.federation.nats.transport import PART, upload_subject
+from fedast.federation.nats.names import CHUNK, upload_subject
 from fedast.federation.transport import Uploaded
 from tests.federation.nats_support import NatsBed
 
@@ -26,18 +26,18 @@ def test_an_upload_whose_parts_came_before_and_after_a_crash_is_whole(tmp_path: 
         async with NatsBed(tmp_path, clients=2) as bed, asyncio.timeout(60):
             server, client = await bed.server(), await bed.client(0)
             js = client._js
-            await js.publish(upload_subject(0, "long.0-2"), b"x" * PART)
+            await js.publish(upload_subject(0, "long.0-2"), b"x" * CHUNK)
             await client.upload("short", b"whole")
             short = await upload_of(server)
             assert short.data == b"whole"
-            await server.settle(short.place)  # what is not whole yet is not settled
+            await server.acknowledge(short.sequence)  # what is not whole yet is not acknowledged
             await server.close()
-            again = await bed.server(after=short.place)
+            again = await bed.server(after=short.sequence)
             await js.publish(upload_subject(0, "long.1-2"), b"second half")
             long = await upload_of(again)
-            assert (long.name, long.data) == ("long", b"x" * PART + b"second half")
-            assert long.place > short.place
-            await again.settle(long.place)
+            assert (long.name, long.data) == ("long", b"x" * CHUNK + b"second half")
+            assert long.sequence > short.sequence
+            await again.acknowledge(long.sequence)
             info = await again._js.stream_info("FEDAST_UPDATES")
             assert info.state.messages == 0
 
@@ -87,22 +87,22 @@ def test_uploads_fill_their_own_room_only_and_then_wait(tmp_path: Path, subject:
                 nonlocal came
                 while came < 100:
                     where = upload_subject(0, subject.format(n=came))
-                    await flood._js.publish(where, b"x" * PART, timeout=20)
+                    await flood._js.publish(where, b"x" * CHUNK, timeout=20)
                     came += 1
 
             with pytest.raises(APIError, match="maximum bytes exceeded"):
                 await fill()
             assert 30 < came < 50  # of 160 MB: two uploads of 40 MB for each of two clients
-            waiting = asyncio.create_task(honest.upload("mine", b"y" * PART))
+            waiting = asyncio.create_task(honest.upload("mine", b"y" * CHUNK))
             await asyncio.sleep(1.0)
             assert not waiting.done()
             again = await bed.server()
             await again.send(1, "5", b"a request", "0.0.none")  # there is room for everything else
             while (found := await upload_of(again)).client != 1:
-                await again.settle(found.place)
-            assert found.data == b"y" * PART
+                await again.acknowledge(found.sequence)
+            assert found.data == b"y" * CHUNK
             await waiting
-            await again.settle(found.place)
+            await again.acknowledge(found.sequence)
 
     asyncio.run(go())
 

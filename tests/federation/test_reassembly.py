@@ -1,13 +1,13 @@
-"""Uploads in parts: they come together, and nothing that is needed after a crash is let go."""
+"""Uploads in chunks: they come together, and nothing that is needed after a crash is let go."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedast.federation.reassembly import Intake, count_of
+from fedast.federation.reassembly import ChunkReassembly, chunk_count
 
-PART, LIMIT = 4, 40
+CHUNK, LIMIT = 4, 40
 
 
 class Stream:
@@ -25,20 +25,21 @@ class Stream:
         self.messages = {place: m for place, m in self.messages.items() if place >= upto}
 
 
-def test_count_of() -> None:
-    assert [count_of(size, 4) for size in (0, 1, 4, 5, 8, 9)] == [1, 1, 1, 2, 2, 3]
+def test_chunk_count() -> None:
+    assert [chunk_count(size, 4) for size in (0, 1, 4, 5, 8, 9)] == [1, 1, 1, 2, 2, 3]
 
 
 @given(st.data())
-def test_every_upload_comes_once_and_again_until_it_is_settled(data: st.DataObject) -> None:
-    """Clients upload in parts, interleaved and with junk between; the server reads, settles and
-    crashes whenever it likes. What was settled never comes again, all else comes at last."""
+def test_every_upload_comes_once_and_again_until_it_is_acknowledged(data: st.DataObject) -> None:
+    """Clients upload in chunks, interleaved and with junk between; the server reads,
+    acknowledges and crashes whenever it likes. What was acknowledged never comes again, all else
+    comes at last."""
     stream = Stream()
     sizes = data.draw(st.lists(st.integers(0, 30), min_size=1, max_size=6))
     texts = {(client, "u"): bytes([client]) * size for client, size in enumerate(sizes)}
-    pending = {key: list(range(count_of(len(text), PART))) for key, text in texts.items()}
-    intake, after, read = Intake(PART, LIMIT), 0, 0
-    settled: dict[tuple[int, str], int] = {}
+    pending = {key: list(range(chunk_count(len(text), CHUNK))) for key, text in texts.items()}
+    reassembly, after, read = ChunkReassembly(CHUNK, LIMIT), 0, 0
+    acknowledged: dict[tuple[int, str], int] = {}
     came: dict[int, tuple[int, str]] = {}
 
     def read_on() -> None:
@@ -46,71 +47,73 @@ def test_every_upload_comes_once_and_again_until_it_is_settled(data: st.DataObje
         for place in sorted(stream.messages):
             if place > read:
                 key, number, count, part = stream.messages[place]
-                whole = intake.take(place, key, number, count, part, 0.0)
+                whole = reassembly.take(place, key, number, count, part, 0.0)
                 if whole is not None:
                     assert whole == texts[key]
-                    assert key not in settled
+                    assert key not in acknowledged
                     came[place] = key
                 read = place
 
     while any(pending.values()):
-        match data.draw(st.sampled_from(["upload", "upload", "junk", "read", "settle", "crash"])):
+        match data.draw(
+            st.sampled_from(["upload", "upload", "junk", "read", "acknowledge", "crash"])
+        ):
             case "upload":
                 key = data.draw(st.sampled_from([key for key, left in pending.items() if left]))
                 number = pending[key].pop(0)
-                text = texts[key][number * PART : (number + 1) * PART]
-                stream.put(key, number, count_of(len(texts[key]), PART), text)
+                text = texts[key][number * CHUNK : (number + 1) * CHUNK]
+                stream.put(key, number, chunk_count(len(texts[key]), CHUNK), text)
             case "junk":
                 stream.put((9, "junk"), 7, 3, b"xx")
             case "read":
                 read_on()
-            case "settle" if came:
+            case "acknowledge" if came:
                 after = data.draw(st.sampled_from(sorted(came)))
                 for place in [place for place in came if place <= after]:
-                    settled[came.pop(place)] = place
-                intake.settle(after)
-                stream.purge(intake.needed_from(0.0))
+                    acknowledged[came.pop(place)] = place
+                reassembly.acknowledge(after)
+                stream.purge(reassembly.needed_from(0.0))
             case "crash":
-                intake, read = Intake(PART, LIMIT, after=after), 0
+                reassembly, read = ChunkReassembly(CHUNK, LIMIT, after=after), 0
                 came.clear()
             case _:
                 pass
     read_on()
-    assert set(came.values()) | set(settled) == set(texts)
-    intake.settle(stream.last)
-    stream.purge(intake.needed_from(0.0))
+    assert set(came.values()) | set(acknowledged) == set(texts)
+    reassembly.acknowledge(stream.last)
+    stream.purge(reassembly.needed_from(0.0))
     assert stream.messages == {}
 
 
-def test_junk_and_parts_that_do_not_fit_are_needed_by_nobody() -> None:
-    intake = Intake(PART, LIMIT)
+def test_junk_and_chunks_that_do_not_fit_are_needed_by_nobody() -> None:
+    reassembly = ChunkReassembly(CHUNK, LIMIT)
     for place, (number, count, data) in enumerate(
         [(3, 2, b""), (0, 99, b"abcd"), (0, 2, b"ab"), (0, 0, b""), (-1, 2, b"abcd")], start=1
     ):
-        assert intake.take(place, (0, f"{place}"), number, count, data, 0.0) is None
-    intake.pass_over(6, 100)
-    assert intake.needed_from(0.0) == 7
+        assert reassembly.take(place, (0, f"{place}"), number, count, data, 0.0) is None
+    reassembly.pass_over(6, 100)
+    assert reassembly.needed_from(0.0) == 7
 
 
 def test_what_is_begun_is_kept_for_a_while_and_while_there_is_room() -> None:
-    intake = Intake(PART, LIMIT, room=100)
-    intake.take(1, (0, "a"), 0, 2, b"abcd", 0.0)
-    intake.take(2, (1, "b"), 0, 1, b"x" * 40, 0.0)
-    intake.settle(2)
-    assert intake.needed_from(599.0) == 1
-    assert intake.needed_from(601.0) == 3
-    intake.take(3, (0, "c"), 0, 2, b"abcd", 700.0)
-    intake.take(4, (1, "d"), 0, 1, b"x" * 60, 700.0)
-    intake.settle(4)
-    assert intake.needed_from(700.0) == 3
-    intake.take(5, (1, "e"), 0, 1, b"x" * 20, 700.0)
-    intake.settle(5)
-    assert intake.needed_from(700.0) == 6  # or it would keep everybody else out
+    reassembly = ChunkReassembly(CHUNK, LIMIT, room=100)
+    reassembly.take(1, (0, "a"), 0, 2, b"abcd", 0.0)
+    reassembly.take(2, (1, "b"), 0, 1, b"x" * 40, 0.0)
+    reassembly.acknowledge(2)
+    assert reassembly.needed_from(599.0) == 1
+    assert reassembly.needed_from(601.0) == 3
+    reassembly.take(3, (0, "c"), 0, 2, b"abcd", 700.0)
+    reassembly.take(4, (1, "d"), 0, 1, b"x" * 60, 700.0)
+    reassembly.acknowledge(4)
+    assert reassembly.needed_from(700.0) == 3
+    reassembly.take(5, (1, "e"), 0, 1, b"x" * 20, 700.0)
+    reassembly.acknowledge(5)
+    assert reassembly.needed_from(700.0) == 6  # or it would keep everybody else out
 
 
 def test_a_client_begins_only_so_many() -> None:
-    intake = Intake(PART, LIMIT)
+    reassembly = ChunkReassembly(CHUNK, LIMIT)
     for place in range(1, 7):
-        intake.take(place, (0, f"{place}"), 0, 2, b"abcd", 0.0)
-    intake.take(7, (1, "other"), 0, 2, b"abcd", 0.0)
-    assert intake.needed_from(0.0) == 3
+        reassembly.take(place, (0, f"{place}"), 0, 2, b"abcd", 0.0)
+    reassembly.take(7, (1, "other"), 0, 2, b"abcd", 0.0)
+    assert reassembly.needed_from(0.0) == 3

@@ -15,8 +15,7 @@ import pytest
 
 from fedast.federation.keys import Authority, hosts_of
 from fedast.federation.nats.connection import Credentials, connect
-from fedast.federation.nats.setup import client_name, register_of
-from fedast.federation.nats.transport import (
+from fedast.federation.nats.names import (
     MODELS,
     REQUESTS,
     UPDATES,
@@ -24,6 +23,7 @@ from fedast.federation.nats.transport import (
     request_subject,
     upload_subject,
 )
+from fedast.federation.nats.setup import client_name, register_of
 from fedast.federation.transport import Greeted, Refused, Uploaded
 from tests.federation.nats_support import NatsBed
 
@@ -48,7 +48,7 @@ def test_a_key_of_another_federation_is_refused(tmp_path: Path) -> None:
     async def body(bed: NatsBed) -> None:
         other = Authority(tmp_path / "other", "other")
         other.issue(tmp_path / "theirs", client_name(0))
-        assert "not of our authority" in await refused(bed, Credentials(tmp_path / "theirs"))
+        assert "not signed by our authority" in await refused(bed, Credentials(tmp_path / "theirs"))
         # ... also if it is told to trust our server
         trusting = tmp_path / "theirs" / "ca.pem"
         trusting.write_bytes((bed.layout.authority / "ca.pem").read_bytes())

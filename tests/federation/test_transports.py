@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import pytest
 
 from fedast.federation import wire
-from fedast.federation.memory import Hub, MemoryClient, MemoryServer, order
+from fedast.federation.memory import Hub, MemoryClient, MemoryServer, send_command
 from fedast.federation.transport import (
     ClientTransport,
+    ControlCommand,
     Greeted,
-    Ordered,
     ServerTransport,
     Uploaded,
 )
@@ -32,7 +32,7 @@ class Bed(Protocol):
 
     async def client(self, number: int) -> ClientTransport: ...
 
-    async def order(self, data: bytes) -> bytes: ...
+    async def command(self, data: bytes) -> bytes: ...
 
 
 class MemoryBed:
@@ -47,8 +47,8 @@ class MemoryBed:
     async def client(self, number: int) -> ClientTransport:
         return MemoryClient(self._hub, number)
 
-    async def order(self, data: bytes) -> bytes:
-        return await order(self._hub, data)
+    async def command(self, data: bytes) -> bytes:
+        return await send_command(self._hub, data)
 
 
 @asynccontextmanager
@@ -163,7 +163,7 @@ def test_what_a_client_does_not_have_is_handed_out_again_at_once(kind: str, tmp_
         await server.send(0, "1", b"work", "0.0.none")
         await server.send(0, "2", b"more", "0.0.none")
         assert await (await bed.client(0)).next(5.0) is not None  # and its client dies
-        await server.hand_out_again(0)
+        await server.redeliver(0)
         client = await bed.client(0)
         for expected in (b"work", b"more"):
             delivery = await client.next(0.7)  # sooner than by patience
@@ -218,7 +218,7 @@ def test_a_withdrawn_request_is_not_handed_out(kind: str, tmp_path: Path) -> Non
     check(kind, tmp_path, body, flower=False)
 
 
-def test_uploads_come_once_in_order_and_again_until_settled(kind: str, tmp_path: Path) -> None:
+def test_uploads_come_once_in_order_and_again_until_acknowledged(kind: str, tmp_path: Path) -> None:
     async def body(bed: Bed) -> None:
         server = await bed.server()
         clients = [await bed.client(number) for number in (0, 1)]
@@ -231,13 +231,15 @@ def test_uploads_come_once_in_order_and_again_until_settled(kind: str, tmp_path:
         said = [(upload.client, upload.name) for upload in found]
         assert said == [(0, "a"), (1, "a"), (0, "b"), (1, "b"), (0, "c"), (1, "c")]
         assert [upload.data for upload in found[:2]] == [b"a", b"a"]
-        places = [upload.place for upload in found]
+        places = [upload.sequence for upload in found]
         assert places == sorted(set(places))
         assert await upload_within(server, 0.3) is None
-        await server.settle(places[1])
+        await server.acknowledge(places[1])
         await server.close()
-        again = await bed.server(after=places[1])  # it was killed: what is not settled comes again
-        assert [(await upload_of(again)).place for _ in range(4)] == places[2:]
+        again = await bed.server(
+            after=places[1]
+        )  # it was killed: unacknowledged uploads come again
+        assert [(await upload_of(again)).sequence for _ in range(4)] == places[2:]
 
     check(kind, tmp_path, body)
 
@@ -324,12 +326,12 @@ def test_greetings_arrive(kind: str, tmp_path: Path) -> None:
     check(kind, tmp_path, body)
 
 
-def test_orders_arrive_and_are_answered(kind: str, tmp_path: Path) -> None:
+def test_control_commands_arrive_and_are_answered(kind: str, tmp_path: Path) -> None:
     async def body(bed: Bed) -> None:
         server = await bed.server()
-        asking = asyncio.create_task(bed.order(b"status?"))
+        asking = asyncio.create_task(bed.command(b"status?"))
         asked = await server.receive(5.0)
-        assert isinstance(asked, Ordered)
+        assert isinstance(asked, ControlCommand)
         assert asked.data == b"status?"
         await server.answer(asked, b"fine")
         assert await asking == b"fine"

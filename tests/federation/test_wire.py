@@ -90,6 +90,42 @@ def test_any_header_is_an_error_or_a_message(value: object, kind: type[wire.Mess
         wire.decode(data, kind)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (b'"client":3', b'"client":"3"', "fields.client: Input should be a valid integer"),
+        (b'"client":3', b'"client":true', "fields.client: Input should be a valid integer"),
+        (b'"client":3', b'"client":3.0', "fields.client: Input should be a valid integer"),
+        (b'"client":3', b'"client":-3', "fields.client: Input should be greater than"),
+        (b'"client":3', b'"client":9223372036854775808', "fields.client: Input should be less"),
+        (b'"client":3,', b"", "fields.client: Field required"),
+        (b'"idle":false', b'"idle":0', "fields.idle: Input should be a valid boolean"),
+        (b',"idle":false', b"", "fields.idle: Field required"),
+        (b'"client":3', b'"client":3,"more":1', "fields.more: Extra inputs"),
+        (b'"tasks":["a"]', b'"tasks":["a",1]', "fields.tasks.1: Input should be a valid string"),
+        (b'"hello"', b'"update"', "it is a 'update', not a 'hello'"),
+        (b"{", b"[", "Invalid JSON"),
+    ],
+)
+def test_a_header_that_is_not_valid_is_refused_with_what_is_wrong(
+    before: bytes, after: bytes, said: str
+) -> None:
+    good = wire.encode(wire.Hello(3, "x", ("a",)))
+    header = good[9:].replace(before, after, 1)
+    assert header != good[9:]
+    with pytest.raises(wire.WireError, match=said.replace(".", r"\.")):
+        wire.decode(good[:5] + struct.pack(">I", len(header)) + header, wire.Hello)
+
+
+def test_numbers_may_be_whole_or_not_finite_as_json_writes_them() -> None:
+    update = wire.Update(1, "t", "a", float("nan"), float("inf"), 1, None, metric=1)
+    found = wire.decode(wire.encode(update), wire.Update)
+    assert np.isnan(found.loss)
+    assert found.work_seconds == float("inf")
+    assert found.metric == 1.0
+    assert isinstance(found.metric, float)
+
+
 def test_another_version_of_the_protocol_is_refused_with_a_clear_message() -> None:
     data = bytearray(wire.encode(wire.Control("status")))
     data[4] = wire.PROTOCOL + 1
@@ -139,6 +175,7 @@ def test_half_precision_halves_the_upload_and_stays_close() -> None:
     full, half = wire.encode(update), wire.encode(update, "half")
     assert len(half) < 0.52 * len(full)
     found = wire.decode(half, wire.Update).vector
+    assert found is not None
     assert found.dtype == np.float32
     assert np.abs(found - vector).max() < 1e-2
 
@@ -150,7 +187,7 @@ def test_half_precision_halves_the_upload_and_stays_close() -> None:
         (np.array([1, np.nan, 0, 0], np.float32), 0.1, 0.1, "not finite"),
         (np.array([1, np.inf, 0, 0], np.float32), 0.1, 0.1, "not finite"),
         (np.ones(4, np.float32), float("nan"), 0.1, "not finite"),
-        (np.ones(4, np.float32), 0.1, -1.0, "no time"),
+        (np.ones(4, np.float32), 0.1, -1.0, "work time is negative"),
         (np.full(4, 10, np.float32), 0.1, 0.1, "norm is 20"),
         (None, 0.1, 0.1, "could not train"),
     ],
@@ -159,9 +196,9 @@ def test_updates_are_checked(
     vector: np.ndarray | None, loss: float, seconds: float, said: str
 ) -> None:
     update = wire.Update(1, "t", "a", loss, seconds, 1, vector)
-    assert said in (wire.sound(update, 4, 15.0) or "")
+    assert said in (wire.problem(update, 4, 15.0) or "")
     assert (
-        wire.sound(wire.Update(1, "t", "a", 0.1, 0.1, 1, np.ones(4, np.float32)), 4, 15.0) is None
+        wire.problem(wire.Update(1, "t", "a", 0.1, 0.1, 1, np.ones(4, np.float32)), 4, 15.0) is None
     )
 
 
@@ -182,15 +219,18 @@ def test_buffers_travel_in_single_precision_beside_the_update() -> None:
     buffers = np.array([1e6, 1e-9, 0.1], np.float32)
     update = wire.Update(1, "t", "a", 0.1, 0.1, 1, np.ones(4, np.float32), buffers=buffers)
     found = wire.decode(wire.encode(update, "half"), wire.Update)
+    assert found.buffers is not None
     assert np.array_equal(found.buffers, buffers)
-    assert wire.sound(found, 7, None, 3) is None
+    assert wire.problem(found, 7, None, 3) is None
     old = wire.Update(1, "t", "a", 0.1, 0.1, 1, np.ones(7, np.float32))
-    assert wire.sound(old, 7, None, 3) is None, "differences in their place, which nobody uses"
-    assert "entries of buffers" in (wire.sound(found, 7, None, 2) or "")
-    assert "entries" in (wire.sound(found, 8, None, 3) or "")
-    assert "entries" in (wire.sound(replace(old, vector=np.ones(4, np.float32)), 7, None, 3) or "")
+    assert wire.problem(old, 7, None, 3) is None, "differences in their place, which nobody uses"
+    assert "entries of buffers" in (wire.problem(found, 7, None, 2) or "")
+    assert "entries" in (wire.problem(found, 8, None, 3) or "")
+    assert "entries" in (
+        wire.problem(replace(old, vector=np.ones(4, np.float32)), 7, None, 3) or ""
+    )
     spoilt = replace(found, buffers=np.array([1, np.nan, 0], np.float32))
-    assert "not finite" in (wire.sound(spoilt, 7, None, 3) or "")
+    assert "not finite" in (wire.problem(spoilt, 7, None, 3) or "")
     model = wire.encode(wire.Model("a", 0, np.ones(2, np.float32)))
     body = save({"vector": np.ones(2, np.float32), "buffers": buffers})
     end = 9 + struct.unpack(">I", model[5:9])[0]

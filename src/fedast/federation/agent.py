@@ -1,10 +1,10 @@
-"""The client of a federation: takes one request at a time, trains, uploads, and only then says
-done.
+"""The client of a federation: takes one request at a time, trains, uploads, and only then
+acknowledges the request.
 
-What comes over the wire is data, never code: the model's architecture, the training settings and
-the data are this machine's own, and a request only names a task and a model version. A request
-that is handed out twice (the agent died, or its "done" was lost) is trained again to the same
-update, which the transport keeps once.
+Only data comes over the wire, never code: the model's architecture, the training settings and the
+training data are this machine's own, and a request only names a task and a model version. A request
+that is delivered twice (the agent died, or its acknowledgement was lost) is trained again to the
+same update, which the transport stores once.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ _HELLO_EVERY = 5.0
 
 
 class Training(Protocol):
-    """Local training as an agent needs it."""
+    """What an agent needs of local training."""
 
     @property
     def tasks(self) -> Sequence[TaskName]: ...
 
     def size(self, task: TaskName) -> int:
-        """Entries of the task's model: parameters and floating-point buffers."""
+        """Length of the task's model as a vector: parameters, then floating-point buffers."""
         ...
 
     def buffers(self, task: TaskName) -> int:
-        """How many of them, the last, are buffers."""
+        """How many entries at its end are buffers."""
         ...
 
     def train(
         self, task: TaskName, request: int, vector: wire.Vector
     ) -> tuple[wire.Vector, float, int]:
-        """The update of the parameters with the values of the buffers behind it, its mean training
-        loss, and how many points this client has."""
+        """The update of the parameters followed by the new values of the buffers, the mean training
+        loss, and the number of samples of this client."""
         ...
 
     def evaluate(self, task: TaskName, vector: wire.Vector) -> tuple[float, float, int]:
-        """Metric and loss on points that are held back, and how many these are."""
+        """Metric and loss on held-out samples, and their number."""
         ...
 
 
@@ -80,7 +80,7 @@ class Agent:
         """Requests that were answered."""
 
     def stop(self) -> None:
-        """Finish what is under way, say goodbye, and end."""
+        """Finish the current request, say goodbye, and end."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -111,14 +111,14 @@ class Agent:
     async def serve(self, delivery: Delivery) -> None:
         """Answer one request."""
         try:
-            request: wire.Request = wire.decode(delivery.data, wire.Request)
+            request = wire.decode(delivery.data, wire.Request)
         except wire.OtherProtocol as error:
-            log.error("a request cannot be read: %s", error)
+            log.error("a request cannot be decoded: %s", error)
             await delivery.give_back()
             await asyncio.sleep(5.0)
             return
         except wire.WireError as error:
-            log.error("a request cannot be read: %s", error)
+            log.error("a request cannot be decoded: %s", error)
             await delivery.done()
             return
         alive = asyncio.create_task(self._keep_alive(delivery))
@@ -142,20 +142,20 @@ class Agent:
             await delivery.working()
 
     async def _answer(self, request: wire.Request) -> wire.Update:
-        """The update, or words in its place if it cannot be trained."""
+        """The update, or a failure that says why there is none."""
         if request.task not in self._training.tasks:
-            return self._failure(request, f"there is no task {request.task!r} here")
+            return self._failure(request, f"this client has no task {request.task!r}")
         if request.size != self._training.size(request.task):
             return self._failure(
                 request,
-                f"its model has {request.size} parameters, here it has "
+                f"the server's model has {request.size} parameters, this client's has "
                 f"{self._training.size(request.task)}; use the same configuration on both sides",
             )
         try:
             vector = await self._model(request)
         except wire.WireError as error:
             return self._failure(request, str(error))
-        if vector is None:  # said, and not kept quiet: if it still counts, another gets it
+        if vector is None:  # if it still counts, another client gets it
             return self._failure(request, wire.MODEL_GONE)
         if request.kind == "evaluate":
             return await self._evaluate(request, vector)
@@ -207,10 +207,10 @@ class Agent:
         if data is None:
             return None
         if not wire.is_model(request.model, data):
-            raise wire.WireError("the model is not what its name says")
-        model: wire.Model = wire.decode(data, wire.Model)
+            raise wire.WireError("the model does not match the digest in its name")
+        model = wire.decode(data, wire.Model)
         if model.vector.shape != (request.size,):
-            raise wire.WireError("the model has another size than the request says")
+            raise wire.WireError(f"the model has {model.vector.size} entries, not {request.size}")
         self._models[request.model] = model.vector
         while len(self._models) > _MODELS_KEPT:
             self._models.popitem(last=False)

@@ -1,11 +1,10 @@
-"""The driver of a real federation: the unchanged control plane, joined to effects instead of a
-clock.
+"""The driver of a real federation: the same control plane as in the simulator, without its clock.
 
-Events come from the network; each is handed to the algorithm, and what it commands is either done
-at once in the data plane (accept, aggregate, evaluate, measure) or becomes an *effect* for the
-network (send, withdraw). The driver knows neither sockets nor files: whoever calls it carries out
-the effects and writes the events down. Feeding a fresh driver the same events gives the same
-state and the same effects, which is how a server that was killed comes back.
+Events come from the network. Each is passed to the algorithm; its commands are either executed at
+once in the data plane (accept, aggregate, evaluate, measure) or become *effects* on the network
+(send, withdraw, ask). The driver knows neither sockets nor files: the caller carries out the
+effects and logs the events. A new driver that gets the same events reaches the same state and the
+same effects; that is how a server recovers from a crash.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from fedast.learner.protocol import Learner
 
 @final
 class LivePool:
-    """The clients that are there now. While paused it gives nobody out."""
+    """The clients that are here now. While paused, no client can be drawn."""
 
     def __init__(self, cap: int | None = None) -> None:
         self._cap = cap
@@ -58,7 +57,7 @@ class LivePool:
 
     @property
     def here(self) -> list[ClientId]:
-        """Everybody, paused or not."""
+        """All clients, paused or not."""
         return list(self._here)
 
     def join(self, client: ClientId) -> None:
@@ -99,14 +98,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """What was sent is not wanted any more."""
+    """A request that was sent is not needed any more."""
 
     sent: Send
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Have this model of a task evaluated; ``Evaluated`` will be handed in."""
+    """Have clients evaluate this model; ``Evaluated`` will follow."""
 
     task: TaskName
     round: Version
@@ -125,28 +124,28 @@ class Driver:
         *,
         ask_clients: bool = False,
     ) -> None:
-        """``ask_clients``: models are evaluated elsewhere, not by the learner."""
+        """``ask_clients``: clients evaluate models, not the learner."""
         self._algorithm = algorithm
         self._learner = learner
         self._observer = observer
         self.open: dict[RequestId, Send] = {}
-        """Requests that are out, as they were sent."""
+        """Requests in flight, as they were sent."""
         self._ask_clients = ask_clients
         self.asked: dict[tuple[TaskName, Version], None] = {}
-        """Evaluations that have been asked for and not answered."""
+        """Evaluations that clients were asked for and that have no result yet."""
         self.sent = 0
-        """How many requests there have been."""
+        """The number of requests so far."""
 
     @property
     def unfinished(self) -> tuple[TaskName, ...]:
         return self._algorithm.unfinished
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """What has happened, and what is to be done about it."""
+        """Pass an event to the algorithm; the effects to carry out."""
         effects: list[Effect] = []
         if isinstance(event, Evaluated):
             if self.asked.pop((event.task, event.round), 0) == 0:
-                return []  # it is answered already
+                return []  # it has a result already
             self._observer.evaluated(now, event)
         execute = partial(self._execute, effects)
         deliver(event, now, self._algorithm, execute, self._observer)

@@ -1,4 +1,4 @@
-"""An authority of a federation's own, and the certificates that it signs."""
+"""A federation's own certificate authority, and the certificates that it signs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DAYS, _AUTHORITY_DAYS = 825, 3650
 
 
 class Authority:
-    """Signs certificates; its key is in the federation's folder."""
+    """Signs certificates with a key in the federation's folder."""
 
     def __init__(self, folder: Path, organisation: str) -> None:
         key, cert = folder / "key.pem", folder / "ca.pem"
@@ -42,9 +42,8 @@ class Authority:
         days: float = _DAYS,
         number: int = 1,
     ) -> None:
-        """``ca.pem``, ``cert.pem`` and ``key.pem`` in a folder; ``hosts`` make it a server's.
-
-        ``number``: how many keys of this name there have been, with this one."""
+        """Write ``ca.pem``, ``cert.pem`` and ``key.pem`` to a folder. With ``hosts`` it is the
+        certificate of a server. ``number``: 1 for the first key of this name, 2 for the second."""
         folder.mkdir(parents=True, exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())
         cert = self._sign(_name(name, number), key, hosts=hosts, days=days)
@@ -102,18 +101,18 @@ def _name(common: str, number: int = 1) -> x509.Name:
 
 
 def subject(common: str, number: int) -> str:
-    """A certificate's subject as NATS writes it; every key of a name has another."""
+    """A certificate's subject as NATS writes it; each key of a name has its own."""
     return f"CN={common}" + (f",OU={number}" if number > 1 else "")
 
 
 def name_of(folder: Path) -> str:
-    """Whose certificate is in a folder."""
+    """The name in the certificate in a folder."""
     cert = x509.load_pem_x509_certificate((folder / "cert.pem").read_bytes())
     return str(cert.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
 
 def expiry(folder: Path) -> datetime.datetime:
-    """When the certificate in a folder ends."""
+    """When the certificate in a folder expires."""
     cert = x509.load_pem_x509_certificate((folder / "cert.pem").read_bytes())
     return cert.not_valid_after_utc
 

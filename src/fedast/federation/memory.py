@@ -1,4 +1,4 @@
-"""A transport within one process, for tests and for trying out: no network, same promises."""
+"""A transport within one process, for tests and experiments: no network, same promises."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field, replace
 from typing import final
 
 from fedast.core.protocol import ClientId
-from fedast.federation.transport import Delivery, Greeted, Incoming, Ordered, Uploaded
+from fedast.federation.transport import ControlCommand, Delivery, Greeted, Incoming, Uploaded
 
 
 @dataclass
 class Hub:
-    """What server and clients of one federation share; it outlives both."""
+    """The queues of one federation; it outlives its server and clients."""
 
     patience: float = 30.0
     models: dict[str, bytes] = field(default_factory=dict)
     queues: dict[ClientId, OrderedDict[str, bytes]] = field(default_factory=dict)
     taken: dict[tuple[ClientId, str], float] = field(default_factory=dict)
-    """When requests in clients' hands are handed out again."""
+    """When requests that were delivered are delivered again."""
     uploads: dict[int, Uploaded] = field(default_factory=dict)
     names: set[tuple[ClientId, str]] = field(default_factory=set)
-    places: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    sequences: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     told: asyncio.Queue[Incoming] = field(default_factory=asyncio.Queue)
     answers: dict[str, bytes] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -33,7 +33,7 @@ class Hub:
         self.changed = asyncio.Event()
 
     def fail(self, client: ClientId, name: str, why: str, blame: bool) -> None:
-        """A request comes to nothing, and the transport knows it."""
+        """A request fails in a way that the transport notices."""
         self.queues[client].pop(name, None)
         self.taken.pop((client, name), None)
         self.keep(client, name, b"", failed=why, blame=blame)
@@ -46,9 +46,9 @@ class Hub:
         failed: str | None = None,
         blame: bool = False,
     ) -> None:
-        """Whatever is kept for the server gets the next place in the one order."""
-        place = next(self.places)
-        self.uploads[place] = Uploaded(place, client, name, data, failed=failed, blame=blame)
+        """Store something for the server under the next sequence number."""
+        sequence = next(self.sequences)
+        self.uploads[sequence] = Uploaded(sequence, client, name, data, failed=failed, blame=blame)
         self.stir()
 
 
@@ -76,7 +76,7 @@ class MemoryServer:
         if (client, name) not in self._hub.taken:
             self._hub.queues.get(client, OrderedDict()).pop(name, None)
 
-    async def hand_out_again(self, client: ClientId) -> None:
+    async def redeliver(self, client: ClientId) -> None:
         for key in [key for key in self._hub.taken if key[0] == client]:
             del self._hub.taken[key]
         self._hub.stir()
@@ -84,9 +84,9 @@ class MemoryServer:
     async def receive(self, timeout: float) -> Incoming | None:
         end = asyncio.get_running_loop().time() + timeout
         while True:
-            for place, found in self._hub.uploads.items():
-                if place > self._read:
-                    self._read = place
+            for sequence, found in self._hub.uploads.items():
+                if sequence > self._read:
+                    self._read = sequence
                     whole = len(found.data) <= self._limit
                     return replace(found, data=found.data[: self._limit], oversized=not whole)
             if not self._hub.told.empty():
@@ -99,12 +99,12 @@ class MemoryServer:
             except TimeoutError:
                 return None
 
-    async def settle(self, place: int) -> None:
-        for old in [p for p in self._hub.uploads if p <= place]:
+    async def acknowledge(self, sequence: int) -> None:
+        for old in [p for p in self._hub.uploads if p <= sequence]:
             del self._hub.uploads[old]
 
-    async def answer(self, order: Ordered, data: bytes) -> None:
-        self._hub.answers[order.reply] = data
+    async def answer(self, command: ControlCommand, data: bytes) -> None:
+        self._hub.answers[command.reply] = data
         self._hub.stir()
 
     async def close(self) -> None:
@@ -159,7 +159,7 @@ class MemoryClient:
                 continue
 
     def _take(self, now: float) -> Delivery | None:
-        """The first of the queue, unless one is in the client's hands."""
+        """The first of the queue, unless the client has one already."""
         queue = self._hub.queues.get(self._client, OrderedDict())
         for name, data in queue.items():
             key = (self._client, name)
@@ -185,10 +185,10 @@ class MemoryClient:
         pass
 
 
-async def order(hub: Hub, data: bytes, timeout: float = 5.0) -> bytes:
-    """Give the server an order and wait for its answer."""
-    reply = f"reply-{next(hub.places)}"
-    hub.told.put_nowait(Ordered(data, reply))
+async def send_command(hub: Hub, data: bytes, timeout: float = 5.0) -> bytes:
+    """Send a control command to the server and wait for its answer."""
+    reply = f"reply-{next(hub.sequences)}"
+    hub.told.put_nowait(ControlCommand(data, reply))
     hub.stir()
     async with asyncio.timeout(timeout):
         while reply not in hub.answers:

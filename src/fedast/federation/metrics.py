@@ -1,4 +1,4 @@
-"""What a federation's server counts, for Prometheus and for people."""
+"""The server's metrics, for Prometheus and for ``fedast federation status``."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable, Collection
 from typing import final
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
-from prometheus_client import Counter as Profiler
+from prometheus_client import Counter as CounterMetric
 
 from fedast.core.protocol import Algorithm, ClientId
 from fedast.federation.driver import Driver, LivePool
 from fedast.records.metrics import RunMetrics
 
 _LISTED = 1000
-"""So many clients a status names."""
+"""The most clients that a status lists."""
 
 
 @final
-class Meters:
+class ServerMetrics:
     def __init__(self, algorithm: Algorithm, run_metrics: RunMetrics) -> None:
         self._algorithm = algorithm
         self._run_metrics = run_metrics
@@ -28,23 +28,23 @@ class Meters:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"fedast_{name}", text, labels, registry=self.registry)
 
-        def meter(name: str, text: str, *labels: str) -> Profiler:
-            return Profiler(f"fedast_{name}", text, labels, registry=self.registry)
+        def counter(name: str, text: str, *labels: str) -> CounterMetric:
+            return CounterMetric(f"fedast_{name}", text, labels, registry=self.registry)
 
-        self.updates = meter("updates", "Updates that counted.", "task")
-        self.invalid = meter("invalid_updates", "Updates that were refused.")
-        self.ignored = meter("ignored_updates", "Updates that came late, twice or superseded.")
-        self.commit_failures = meter("commit_failures", "Commits that failed.")
+        self.updates = counter("updates", "Updates that counted.", "task")
+        self.invalid = counter("invalid_updates", "Updates that were refused.")
+        self.ignored = counter("ignored_updates", "Updates that came late, twice or unasked for.")
+        self.commit_failures = counter("commit_failures", "Commits that failed.")
         self.commits = Histogram(
             "fedast_commit_seconds", "Time of a commit.", registry=self.registry
         )
-        self._clients = gauge("clients", "Clients that are here.")
-        self._flight = gauge("requests_in_flight", "Requests that are out.", "task")
+        self._clients = gauge("clients", "Clients that have joined.")
+        self._flight = gauge("requests_in_flight", "Requests in flight.", "task")
         self._rounds = gauge("round", "Rounds of a task.", "task")
         self._metric = gauge("metric", "A task's latest test metric.", "task")
 
-    def after(self, driver: Driver, pool: LivePool) -> None:
-        """Something has happened: read the gauges."""
+    def update(self, pool: LivePool) -> None:
+        """Set the gauges, after an event."""
         self._clients.set(len(pool))
         for status in self._algorithm.status():
             self._flight.labels(status.name).set(status.in_flight)
@@ -85,7 +85,7 @@ class Meters:
         return round(curve[-1].value, 4) if curve else None
 
     def serve(self, port: int, address: str = "127.0.0.1") -> Callable[[], None]:
-        """At ``/metrics``; gives what ends it."""
+        """Serve ``/metrics``; calling the result stops it."""
         from prometheus_client import start_http_server
 
         server, thread = start_http_server(port, address, registry=self.registry)

@@ -1,11 +1,11 @@
-"""The seam between a federation and whatever carries its messages.
+"""The interface between a federation and whatever carries its messages.
 
-What a transport promises. Every client has one queue of requests, first come first served; a
-request is handed out one at a time and stays in the queue until the client says that it is done,
-so a client that dies gets it again. Sending a request that is in the queue changes nothing.
-Uploads are kept, in one order, until they are settled; uploading the same (client and name) twice
-is uploading it once, and a server that starts over reads again from wherever it says. Models are
-there from their publication until they are retired. What is told to ``hello`` may be lost.
+What a transport promises. Every client has one queue of requests, first come first served.
+Requests are delivered one at a time, and each stays in the queue until the client says that it is
+done, so a client that dies gets it again. Sending a request that is already queued changes nothing.
+Uploads are kept, in one order, until they are acknowledged; uploading twice under one name counts
+once, and a restarted server reads again from wherever it says. A model is available from when it is
+published until it is retired. Heartbeats (``hello``) may be lost.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from fedast.core.protocol import ClientId
 
 
 class TransportError(Exception):
-    """The transport cannot do what it was asked to; the text says why, for people."""
+    """The transport cannot do what it was asked to; the text says why."""
 
 
 class Refused(TransportError):
-    """The other side does not let us in."""
+    """The other side refuses the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """An upload, at its place in the order of all."""
+    """An upload; ``sequence`` numbers all uploads in the order of their arrival."""
 
-    place: int
+    sequence: int
     client: ClientId
     name: str
     """Under which the client uploaded it."""
     data: bytes
     oversized: bool = False
-    """It was longer than allowed: ``data`` is not all of it."""
+    """It was longer than allowed, and ``data`` is truncated."""
     failed: str | None = None
-    """There is no upload and will be none, and why, by what the transport knows."""
+    """Why there will be no upload, if the transport knows that there will be none."""
     blame: bool = False
-    """... and that is the client's own doing."""
+    """... and that is the client's fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +49,25 @@ class Greeted:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A client is not there any more, by what the transport knows."""
+    """The transport knows that a client has left."""
 
     client: ClientId
 
 
 @dataclass(slots=True)
-class Ordered:
-    """An order to the server; whoever gave it waits for ``answer``."""
+class ControlCommand:
+    """A control command; whoever sent it waits for ``answer``."""
 
     data: bytes
     reply: str
 
 
-Incoming: TypeAlias = Uploaded | Greeted | Gone | Ordered
+Incoming: TypeAlias = Uploaded | Greeted | Gone | ControlCommand
 
 
 class ServerTransport(Protocol):
     async def start(self, after: int, limit: int) -> None:
-        """Be ready; uploads come from the one after place ``after``, of at most ``limit`` bytes."""
+        """Begin with the upload after number ``after``; each has at most ``limit`` bytes."""
         ...
 
     async def publish(self, name: str, data: bytes) -> None: ...
@@ -75,59 +75,59 @@ class ServerTransport(Protocol):
     async def retire(self, name: str) -> None: ...
 
     async def send(self, client: ClientId, name: str, data: bytes, model: str) -> None:
-        """``model``: the published one that the request is about."""
+        """``model``: the name of the published model that the request is about."""
         ...
 
     async def withdraw(self, client: ClientId, name: str) -> None:
-        """Take a request out of its queue, if nobody has taken it yet."""
+        """Remove a request from its queue, unless it was delivered already."""
         ...
 
-    async def hand_out_again(self, client: ClientId) -> None:
-        """Whatever counts as being in this client's hands is in its queue again: it has nothing."""
+    async def redeliver(self, client: ClientId) -> None:
+        """Deliver again what counts as delivered to this client: it says that it has nothing."""
         ...
 
     async def receive(self, timeout: float) -> Incoming | None: ...
 
-    async def settle(self, place: int) -> None:
-        """Nothing up to this place will be asked for again."""
+    async def acknowledge(self, sequence: int) -> None:
+        """Everything up to this sequence number is done with and may be deleted."""
         ...
 
-    async def answer(self, order: Ordered, data: bytes) -> None: ...
+    async def answer(self, command: ControlCommand, data: bytes) -> None: ...
 
     async def close(self) -> None: ...
 
 
 class Delivery(Protocol):
-    """A request in a client's hands."""
+    """A request that was delivered to a client."""
 
     @property
     def data(self) -> bytes: ...
 
     async def working(self) -> None:
-        """It is being worked on: do not hand it out again yet."""
+        """It is being worked on: do not deliver it again yet."""
         ...
 
     async def done(self) -> None: ...
 
     async def give_back(self) -> None:
-        """It shall be handed out again."""
+        """It should be delivered again."""
         ...
 
 
 class ClientTransport(Protocol):
     @property
     def patience(self) -> float:
-        """Seconds after which a request is handed out again unless ``working`` was said."""
+        """Seconds after which a request is delivered again, unless ``working`` was called."""
         ...
 
     async def next(self, timeout: float) -> Delivery | None: ...
 
     async def fetch(self, name: str) -> bytes | None:
-        """A published model; None if it is there no more."""
+        """A published model; None if it was retired."""
         ...
 
     async def upload(self, name: str, data: bytes) -> None:
-        """Return only when it is kept."""
+        """Return only when the upload is stored safely."""
         ...
 
     async def hello(self, data: bytes) -> None: ...

@@ -1,63 +1,86 @@
-"""The server's diary: what happened, in order, and the tensors as of the last commit.
+"""The server's write-ahead log: what happened, in order, and the tensors as of the last commit.
 
-Theory of operation. Everything that a server decides follows from its configuration and the
-entries of its diary: who joined and left, which updates came, what was given up. ``commit`` makes
-the entries so far durable, and beside them the tensors and measurements of that moment; only then
-may an upload be settled. A server that starts over replays the entries of the last commit and
-reads on from the upload after the last one in it. Entries beyond the commit are cut off: they
-will happen again.
+Theory of operation. Every decision of a server follows from its configuration and the entries of
+its log: who joined and left, which updates arrived, which requests failed. ``commit`` makes the
+entries so far durable, together with the tensors and measurements of that moment; only then may
+uploads be acknowledged. A restarted server replays the entries of the last commit and reads on
+from the upload after the last one in them. Entries after the commit are cut off: they will happen
+again.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import torch
 
+from fedast.federation.log_codec import BadEntry, decode, encode
+from fedast.federation.log_events import Configured, Entry
 from fedast.learner.checkpoints import Checkpoint, newest, save
+from fedast.records.files import write_atomically
 from fedast.records.run import UnusableFolder
 from fedast.version import __version__
 
-ENTRIES, STATE = "diary.jsonl", "state"
+FOLDER, ENTRIES, STATE = "diary", "diary.jsonl", "state"
+"""Names on disk, as version 0.1.0 chose them."""
 
 
 @dataclass(frozen=True)
 class Past:
-    """What a diary has to say about the time before."""
+    """What a log holds from before a restart."""
 
-    entries: Sequence[Mapping[str, Any]]
+    entries: Sequence[Entry]
     time: float
     tensors: Mapping[str, torch.Tensor]
     answers: tuple[float, ...]
     schedule: str | None
-    """A hash of what was decided; version 0.1.0 wrote none, and did not say its version."""
+    """A hash of the decisions; version 0.1.0 recorded neither it nor its own version."""
     fedast: str | None
 
     @property
-    def place(self) -> int:
-        """Of the last upload that is in it."""
-        return max((entry.get("place", 0) for entry in self.entries), default=0)
+    def sequence(self) -> int:
+        """Of the last upload in it."""
+        return max((entry.sequence or 0 for entry in self.entries), default=0)
 
 
-def first_entry(folder: Path) -> Mapping[str, Any] | None:
-    """What a diary, if there is one, says about its configuration; nothing is touched."""
+def configuration(folder: Path) -> Configured | None:
+    """What the log in this folder was started with; None without a log. Nothing is changed."""
     path = folder / ENTRIES
     if not path.exists():
         return None
     with path.open(encoding="utf-8") as file:
         first = file.readline()
-    found: Mapping[str, Any] | None = json.loads(first) if first.endswith("\n") else None
-    return found
+    if not first.endswith("\n"):
+        return None
+    event = _decoded(path, 1, first).event
+    return event if isinstance(event, Configured) else None
+
+
+def remedy(writer: str | None) -> str:
+    """What to do about a log that this version cannot continue. (0.1.0 did not record itself.)"""
+    writer = writer or "0.1.0"
+    same = writer == __version__
+    first = "restore the folder" if same else f"serve it with fedast {writer}"
+    return f"{first}, or serve to a new folder with --out"
+
+
+def _decoded(path: Path, number: int, line: str, writer: str | None = __version__) -> Entry:
+    try:
+        return decode(line)
+    except BadEntry as error:
+        raise UnusableFolder(
+            f"{path}, line {number}: is not an entry of a write-ahead log ({error}); "
+            f"{remedy(writer)}"
+        ) from error
 
 
 @final
-class Diary:
+class WriteAheadLog:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._unwritten: list[str] = []
@@ -70,11 +93,11 @@ class Diary:
         return self.count != self._committed
 
     def open(self, say: Callable[[str], None]) -> Past | None:
-        """Begin, or take up what is there."""
+        """Start a new log, or continue the one that is there."""
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / ENTRIES
         found = newest(self._folder / STATE, say)
-        entries: list[Mapping[str, Any]] = []
+        entries: list[Entry] = []
         if found is not None:
             kept: list[str] = []
             with path.open(encoding="utf-8") as file:
@@ -82,18 +105,22 @@ class Diary:
                     if len(kept) == found.steps:
                         break
                     kept.append(line)
-            entries = [json.loads(line) for line in kept]
-            if len(entries) < found.steps:
+            if len(kept) < found.steps:
                 raise UnusableFolder(
-                    f"{path}: has {len(entries)} entries, its state is of {found.steps}"
+                    f"{path}: has {len(kept)} entries, but its state is that after {found.steps}; "
+                    "restore the file, or serve to a new folder with --out"
                 )
+            entries = [
+                _decoded(path, number, line, found.fedast) for number, line in enumerate(kept, 1)
+            ]
             os.truncate(path, sum(len(line.encode()) for line in kept))
         elif any((self._folder / STATE).glob("*.json")):
             raise UnusableFolder(
-                f"{self._folder}: no state in it can be read; restore it, or serve to a new folder"
+                f"{self._folder}: no state in it can be read; restore it, or serve to a new folder "
+                "with --out"
             )
         elif path.exists():
-            path.unlink()  # killed before its first commit: nothing was promised to anybody
+            path.unlink()  # killed before its first commit: nobody depends on it
         self._file = FileIO(path, "a")
         self.count = self._committed = len(entries)
         if found is None:
@@ -101,21 +128,14 @@ class Diary:
         return Past(entries, found.time, found.tensors, found.answers, found.schedule, found.fedast)
 
     def secret(self) -> bytes:
-        """A key that nobody else has; made once."""
+        """The key of this federation's tokens; made once."""
         path = self._folder / "secret"
         if not path.exists():
-            draft = path.with_suffix(".part")
-            draft.unlink(missing_ok=True)
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(os.urandom(32))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, path)
+            write_atomically(path, os.urandom(32), durable=True, mode=0o600)
         return path.read_bytes()
 
-    def write(self, entry: Mapping[str, Any]) -> None:
-        self._unwritten.append(json.dumps(entry, separators=(",", ":")) + "\n")
+    def append(self, entry: Entry) -> None:
+        self._unwritten.append(encode(entry))
         self.count += 1
 
     def commit(
@@ -125,7 +145,7 @@ class Diary:
         answers: Sequence[float],
         schedule: str | None = None,
     ) -> None:
-        """All of it on disk, or (if the disk is full, say) an ``OSError`` and all as before."""
+        """Make everything durable; an ``OSError`` (a full disk, say) leaves all as it was."""
         assert self._file is not None
         if self._unwritten:
             size = os.fstat(self._file.fileno()).st_size

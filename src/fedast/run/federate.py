@@ -1,17 +1,17 @@
-"""From a configuration to a federation's server, and to a client's training."""
+"""Builds a federation's server, and a client's training, from a configuration."""
 
 from __future__ import annotations
 
-import fcntl
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import final
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 
 from fedast.config.identity import describe, differences, identity, listed
 from fedast.config.load import load
@@ -28,11 +28,12 @@ from fedast.core.protocol import (
     TaskName,
 )
 from fedast.federation.driver import Driver, LivePool
-from fedast.federation.metrics import Meters
+from fedast.federation.log_events import Configured
+from fedast.federation.metrics import ServerMetrics
 from fedast.federation.server import FederationServer, Options
 from fedast.federation.transport import ServerTransport
 from fedast.federation.wire import Vector
-from fedast.federation.write_ahead_log import Diary, first_entry
+from fedast.federation.write_ahead_log import FOLDER, WriteAheadLog, configuration
 from fedast.learner.evaluation import measure
 from fedast.learner.inference import ModuleInference
 from fedast.learner.remote import RemoteLearner
@@ -56,14 +57,12 @@ from fedast.tasks.own import find_function, make_importable
 from fedast.tasks.task import BadTask, Task
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer
 
-DIARY = "diary"
-
 
 @final
-class PatientLog:
-    """The log of events, which must not stop a federation: a full disk makes it wait.
+class BestEffortEventLog:
+    """The event log, which must not stop a federation when the disk is full.
 
-    Whatever is missing from it is in the diary, from which it is written anew at the next start.
+    What is missing from it is in the write-ahead log, from which the next start writes it anew.
     """
 
     def __init__(self, inner: EventLog) -> None:
@@ -76,7 +75,9 @@ class PatientLog:
             self._troubled = False
         except OSError as error:
             if not self._troubled:
-                logging.getLogger("fedast.server").error("events cannot be logged: %s", error)
+                logging.getLogger("fedast.server").error(
+                    "events.jsonl cannot be written: %s", error
+                )
             self._troubled = True
 
     def commanded(self, now: float, command: Command) -> None:
@@ -91,7 +92,7 @@ class PatientLog:
 
 @final
 class Federation:
-    """A server with everything around it: its records, its meters, what is left at its end."""
+    """A server with everything around it: its folder, records and metrics."""
 
     def __init__(
         self,
@@ -101,14 +102,14 @@ class Federation:
         watch: Sequence[Watch] = (),
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """``config`` is resolved; a folder with a diary in it is taken up."""
+        """``config`` is resolved; a folder with a write-ahead log is continued."""
         if config.algorithm.pools_data:
             raise ConfigError("algorithm.name", "centralized has no clients; choose another")
         if config.simulation.until != "each":
             raise ConfigError("simulation.until", "a federation ends each task at its target")
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            stack.enter_context(_claim(folder))
+            stack.callback(_lock(folder).release)
             _check_begun_with(folder, config)
             self._stack = stack.pop_all()
         self._config = config
@@ -130,17 +131,18 @@ class Federation:
         self.run_metrics = RunMetrics(specs)
         table = config.model_dump(mode="json", exclude={"algorithms"})
         write_atomically(folder / CONFIG, toml.dumps(table))
-        # The log takes its place when the diary has been replayed.
+        # It replaces the old event log once the write-ahead log has been replayed.
         self._draft = folder / f"{EVENTS}.part"
         self._stack.callback(self._draft.unlink, missing_ok=True)
         log = self._stack.enter_context(self._draft.open("w", encoding="utf-8"))
         schedule = Schedule()
         metrics = {task.name: task.metric for task in self._tasks}
-        observers: list[Observer] = [self.run_metrics, schedule, PatientLog(EventLog(log, metrics))]
+        events = BestEffortEventLog(EventLog(log, metrics))
+        observers: list[Observer] = [self.run_metrics, schedule, events]
         observers.extend(make(algorithm, self.run_metrics) for make in watch)
-        self.meters = Meters(algorithm, self.run_metrics)
-        diary = Diary(folder / DIARY)
-        self._stack.callback(diary.close)
+        self.metrics = ServerMetrics(algorithm, self.run_metrics)
+        wal = WriteAheadLog(folder / FOLDER)
+        self._stack.callback(wal.close)
         how = config.federation
         extra = {} if clock is None else {"clock": clock}
         self.server = FederationServer(
@@ -157,9 +159,9 @@ class Federation:
             later={spec.name: spec for spec in specs if joined[spec.name] > 0},
             tasks=tuple(task.name for task in self._tasks),
             transport=transport,
-            diary=diary,
+            wal=wal,
             seed=config.seed,
-            config={"digest": identity(config), "config": describe(config)},
+            configured=Configured(identity(config), describe(config)),
             schedule=schedule,
             options=Options(
                 min_clients=how.min_clients,
@@ -173,14 +175,14 @@ class Federation:
                 evaluators=how.evaluators,
                 max_time=config.simulation.max_time,
             ),
-            meters=self.meters,
+            metrics=self.metrics,
             **extra,
         )
         if how.metrics_port is not None:
-            self._stack.callback(self.meters.serve(how.metrics_port))
+            self._stack.callback(self.metrics.serve(how.metrics_port))
 
     async def run(self) -> RunResult:
-        """Serve to the end, or until stopped; records are left either way."""
+        """Serve to the end or until stopped; records are written either way."""
         try:
             self.server.recover()
             self.run_metrics.went_live()
@@ -197,7 +199,7 @@ class Federation:
         return result
 
     def close(self) -> None:
-        """Let go of the folder; ``run`` does so at its end."""
+        """Release the folder; ``run`` does so at its end."""
         self._stack.close()
 
     def result(self) -> RunResult:
@@ -215,25 +217,25 @@ class Federation:
         return self._learner.parameters(task)
 
 
-@contextmanager
-def _claim(folder: Path) -> Iterator[None]:
-    """Nobody else serves from this folder meanwhile: two would count twice."""
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UnusableFolder(f"{folder}: another server is using it") from None
-        yield
+def _lock(folder: Path) -> FileLock:
+    """Keep others from serving from this folder: two servers would count updates twice. The system
+    releases the lock when the process ends, however it ends."""
+    lock = FileLock(folder / "lock", timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UnusableFolder(f"{folder}: another server is using it") from None
+    return lock
 
 
 def _check_begun_with(folder: Path, config: RunConfig) -> None:
-    """That a diary, if there is one, is of this configuration."""
-    first = first_entry(folder / DIARY)
-    if first is None or first.get("digest") == identity(config):
+    """Check that the write-ahead log, if there is one, is of this configuration."""
+    begun = configuration(folder / FOLDER)
+    if begun is None or begun.digest == identity(config):
         return
-    kept = first.get("config")
+    kept = begun.config
     try:
-        # Version 0.1.0 wrote only a hash, of keys as they were then: the file beside it says more.
+        # Version 0.1.0 recorded only a hash, of the keys of its time; config.toml says more.
         kept = kept or describe(resolve(load(folder / CONFIG), folder))
         changed = [text for text in differences(kept, config, folder)
                    if not text.startswith("compute.")]  # fmt: skip
@@ -241,14 +243,14 @@ def _check_begun_with(folder: Path, config: RunConfig) -> None:
         changed = [f"{folder / CONFIG} cannot be read"]
     if changed:
         raise UnusableFolder(
-            "the configuration is another than when this federation began "
+            f"{folder}: the configuration is another than when this federation began "
             f"({listed(changed)}); serve it to a new folder with --out"
         )
 
 
 @final
 class LocalTraining:
-    """A client's side: its own data, and the models and settings of its own configuration."""
+    """A client's training: its own data, with the models and settings of its configuration."""
 
     def __init__(self, config: RunConfig, client: ClientId) -> None:
         make_importable(config.path)
@@ -265,20 +267,20 @@ class LocalTraining:
         self._held: dict[TaskName, torch.Tensor] = {}
         if config.federation.evaluate == "clients":
             for task in tasks:
-                self._hold_back(task, config.federation.holdout, client)
+                self._hold_out(task, config.federation.holdout, client)
         self._trainer = SerialTrainer(self._device_tasks, config.seed)
         self._places = {
             task.name: 0 if task.name in config.federation.data else client for task in tasks
         }
 
-    def _hold_back(self, task: Task, share: float, client: ClientId) -> None:
-        """Every n-th sample is for evaluation and not for training."""
+    def _hold_out(self, task: Task, share: float, client: ClientId) -> None:
+        """Hold out every n-th sample for evaluation."""
         place = 0 if len(task.partition) == 1 else client
         mine = task.partition[place]
         every = max(2, round(1 / share))
         if len(mine) < 2:
             raise BadTask(
-                f"task {task.name!r}: client {client} has too few samples to hold one back"
+                f"task {task.name!r}: client {client} has too few samples to hold one out"
             )
         self._held[task.name] = torch.from_numpy(mine[every - 1 :: every] if len(mine) >= every
                                                  else mine[-1:])  # fmt: skip
@@ -294,7 +296,9 @@ class LocalTraining:
 
     def evaluate(self, task: TaskName, vector: Vector) -> tuple[float, float, int]:
         if task not in self._held:
-            raise BadTask(f"task {task!r}: nothing is held back here; set federation.evaluate")
+            raise BadTask(
+                f"task {task!r}: this client holds out no samples; set federation.evaluate"
+            )
         device_task, held = self._device_tasks[task], self._held[task]
         model = ModuleInference(device_task)
         model.load(torch.from_numpy(vector))

@@ -18,8 +18,8 @@ from flwr.serverapp import Grid, ServerApp
 from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
-from fedast.federation import flower
-from fedast.federation.flower import FlowerServer
+from fedast.federation.flower import client, server
+from fedast.federation.flower.server import FlowerServer
 from fedast.parts.errors import ConfigError
 from fedast.run.federate import Federation, LocalTraining
 
@@ -28,7 +28,7 @@ log = logging.getLogger("fedast.flower")
 
 
 def server_app(config: Path | str) -> ServerApp:
-    """Trains the tasks of the file; the run configuration's ``out`` names the folder of the run."""
+    """Trains the tasks of the file; ``out`` in the run configuration is the folder of the run."""
     path = Path(config)
 
     async def serve(grid: Grid, context: Context) -> None:
@@ -41,7 +41,7 @@ def server_app(config: Path | str) -> ServerApp:
             )
         folder = Path(out).expanduser()
         how = found.federation
-        # Requests wait in their node's queue, so Flower must be more patient than the server.
+        # Requests wait in their node's queue, so Flower must wait longer than the server.
         transport = FlowerServer(grid, folder / "flower", ttl=4 * how.request_timeout)
         federation = Federation(found, transport, folder)
         try:
@@ -56,11 +56,11 @@ def server_app(config: Path | str) -> ServerApp:
                      task.updates)  # fmt: skip
         log.info("records: %s", folder)
 
-    return flower.server_app(serve)
+    return server.server_app(serve)
 
 
 def client_app(config: Path | str) -> ClientApp:
-    """Trains with this node's own data; its number is the node configuration's partition-id."""
+    """Trains with this node's data; ``partition-id`` in the node configuration is its number."""
     path = Path(config)
 
     def training(context: Context) -> LocalTraining:
@@ -73,7 +73,7 @@ def client_app(config: Path | str) -> ClientApp:
             )
         return LocalTraining(_load(path), number)
 
-    return flower.client_app(training)
+    return client.client_app(training)
 
 
 def _load(path: Path) -> RunConfig:
@@ -81,7 +81,7 @@ def _load(path: Path) -> RunConfig:
 
 
 def _log() -> None:
-    """Ours alone: at this level Flower's own HTTP client would say something for every poll."""
+    """Only our own messages: at this level Flower's HTTP client logs every request."""
     ours = logging.getLogger("fedast")
     if not ours.handlers:
         handler = logging.StreamHandler(sys.stderr)

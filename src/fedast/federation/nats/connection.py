@@ -1,4 +1,4 @@
-"""Connecting to NATS with a certificate: patiently, and saying plainly why it is refused."""
+"""Connecting to NATS with a certificate; an error says why the connection was refused."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.errors import Error as JetStreamError
 
+from fedast.federation.backoff import retry
 from fedast.federation.transport import Refused, TransportError
 
 log = logging.getLogger("fedast.nats")
 TROUBLE = (NatsError, JetStreamError, TimeoutError, OSError)
-"""What NATS may come to, and what is worth another try."""
+"""Errors of NATS that are worth another try."""
 _REFUSALS = 20
-"""Times in a row, twice a second, that a key which was good is refused before it counts as gone."""
+"""A key that was valid must be refused so often in a row, twice a second, to count as revoked."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Credentials:
         files = [self.folder / name for name in ("ca.pem", "cert.pem", "key.pem")]
         for file in files:
             if not file.is_file():
-                raise Refused(f"{file}: there is no such file; a credentials folder needs it")
+                raise Refused(f"{file}: there is no such file; copy the whole credentials folder")
         try:
             context = ssl.create_default_context(cafile=str(files[0]))
             context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -45,16 +46,14 @@ class Credentials:
 
 class Connection(Client):
     thrown_out = False
-    """It was in, and is refused again and again."""
+    """It was connected, and is now refused again and again."""
 
     def check(self) -> None:
-        """Raise if there is nothing to wait for."""
+        """Raise if waiting for the connection is of no use."""
         if self.is_closed:
-            raise TransportError("the connection to NATS is closed, and does not come back")
+            raise TransportError("the connection to NATS is closed for good")
         if self.thrown_out:
-            raise Refused(
-                "NATS does not let us in any more: our key was replaced, or we are expelled"
-            )
+            raise Refused("NATS refuses our key: it was renewed, or this client was expelled")
 
 
 async def connect(
@@ -65,10 +64,10 @@ async def connect(
     inbox_prefix: str = "_INBOX",
     patience: float | None = None,
 ) -> Connection:
-    """Connect, trying again for ``patience`` seconds (None: for ever) while nobody is there."""
+    """Connect, trying for ``patience`` seconds (None: for ever) while nobody answers."""
     context = credentials.context()
     loop = asyncio.get_running_loop()
-    began, wait, dropped = loop.time(), 0.2, 0
+    began, dropped = loop.time(), 0
     errors: list[str] = []
     refusals = 0
     connection = Connection()
@@ -85,7 +84,7 @@ async def connect(
         nonlocal refusals
         refusals = 0
 
-    async def attempt(lasting: bool) -> None:
+    async def open_connection(lasting: bool) -> None:
         nonlocal connection
         connection = Connection()
         await connection.connect(
@@ -103,37 +102,39 @@ async def connect(
             max_outstanding_pings=2,
         )
 
-    while True:
-        # A connection that lasts is also made again and again when it is refused, in silence; so
-        # the first is one that does not.
+    async def attempt() -> Connection:
+        # A lasting connection would silently try again for ever when it is refused, so the first
+        # one is not lasting.
         errors.clear()
-        try:
-            await attempt(lasting=False)
-            await connection.flush(5)
-            await connection.close()
-            await attempt(lasting=True)
-            return connection
-        except ssl.SSLError as error:
+        await open_connection(lasting=False)
+        await connection.flush(5)
+        await connection.close()
+        await open_connection(lasting=True)
+        return connection
+
+    def give_up_or_wait(error: Exception) -> None:
+        nonlocal dropped
+        if isinstance(error, ssl.SSLError):
             raise Refused(f"{servers[0]}: {_tls_text(error)}") from error
-        except (NatsError, OSError, TimeoutError) as error:
-            said = " ".join([str(error), *errors])
-            if any(word in said.lower() for word in ("authorization", "certificate", "ssl")):
-                raise Refused(f"{servers[0]}: does not let {name} in ({said})") from error
-            # Somebody is there but hangs up after the TLS handshake: several times in a row, that
-            # is a refusal of our certificate (TLS 1.3 says so too late for us to hear it).
-            dropped = dropped + 1 if "connection lost" in said.lower() else 0
-            if dropped >= 5:
-                raise Refused(f"{servers[0]}: does not let {name} in (it hangs up)") from error
-            if patience is not None and loop.time() - began > patience:
-                raise TransportError(f"{servers[0]}: nobody answers ({error})") from error
-            log.info("%s: %s does not answer yet (%s)", name, servers[0], error)
-        await asyncio.sleep(wait)
-        wait = min(5.0, wait * 1.6)
+        said = " ".join([str(error), *errors])
+        if any(word in said.lower() for word in ("authorization", "certificate", "ssl")):
+            raise Refused(f"{servers[0]}: does not let {name} in ({said})") from error
+        # Somebody is there but hangs up after the TLS handshake. Several times in a row, that is a
+        # refusal of our certificate (with TLS 1.3 the reason comes too late for us to see it).
+        dropped = dropped + 1 if "connection lost" in said.lower() else 0
+        if dropped >= 5:
+            raise Refused(f"{servers[0]}: does not let {name} in (it hangs up)") from error
+        if patience is not None and loop.time() - began > patience:
+            raise TransportError(f"{servers[0]}: nobody answers ({error})") from error
+        log.info("%s: %s does not answer yet (%s)", name, servers[0], error)
+
+    # (ssl.SSLError is an OSError.)
+    return await retry(attempt, give_up_or_wait, on=(NatsError, OSError, TimeoutError), longest=5.0)
 
 
 def _tls_text(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not of our authority ({error.verify_message})"
+        return f"its certificate was not signed by our authority ({error.verify_message})"
     return f"the TLS handshake failed ({error.reason or error})"
 
 

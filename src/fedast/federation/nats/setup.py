@@ -1,20 +1,19 @@
 """The keys of a federation and the configuration of its NATS server.
 
 An authority of the federation's own signs one certificate for the NATS server, one for the FedAST
-server, one for whoever gives orders, and one per client. NATS takes the name in a certificate as
-the user (``verify_and_map``), and each user has its own permissions. Keys never leave the folders
-that they are made in unless somebody carries them.
+server, one for control commands, and one per client. NATS takes the name in a certificate as the
+user (``verify_and_map``), and each user has its own permissions. Nothing sends keys anywhere: they
+stay in the folders that they are made in until somebody copies them.
 
-Who is let in stands in one file, ``users.conf``, beside ``nats.conf``. It names subjects of
-certificates; a new key has a new subject, so that the old one opens nothing any more.
+The users are in one file, ``users.conf``, beside ``nats.conf``, by the subjects of their
+certificates. A new key has a new subject, so that the old one becomes invalid.
 
-The nodes of a cluster trust one another without bounds, so a second authority signs what they show
-one another: no client's key opens that door.
+The nodes of a cluster trust one another completely, so a second authority signs the certificates
+that they use among themselves: a client's key is of no use there.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,14 +21,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from filelock import FileLock
+
 from fedast.core.protocol import ClientId
 from fedast.federation.keys import Authority, hosts_of, subject
-from fedast.federation.nats.transport import CONTROL_INBOX, PART, client_permissions
+from fedast.federation.nats.names import (
+    CHUNK,
+    CONTROL_INBOX,
+    CONTROL_SUBJECT,
+    client_permissions,
+)
 from fedast.records.files import write_atomically
 
 SERVER, CONTROL = "server", "control"
 ROUTES = 6222
-"""The port on which the nodes of a cluster find one another."""
+"""The port on which the nodes of a cluster talk to one another."""
 
 
 def client_name(client: ClientId) -> str:
@@ -38,7 +44,7 @@ def client_name(client: ClientId) -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things are in a federation's folder."""
+    """The files in a federation's folder."""
 
     root: Path
 
@@ -60,7 +66,7 @@ class Layout:
 
     @property
     def nodes(self) -> list[str]:
-        """The machines of a NATS cluster; none if there is one server, whose folder is ``nats``."""
+        """The machines of a NATS cluster; empty if there is one server, with folder ``nats``."""
         return sorted(path.parent.name for path in self.nats.glob("*/nats.conf"))
 
     @property
@@ -95,7 +101,7 @@ def initialise(
     config: str,
     nodes: Sequence[str] = (),
 ) -> None:
-    """Everything that a federation needs, in a new folder; ``nodes`` are the hosts of a cluster."""
+    """Create the folder of a federation; ``nodes`` are the hosts of a NATS cluster."""
     layout.root.mkdir(parents=True)
     for folder in (layout.nats, layout.logs):
         folder.mkdir()
@@ -119,9 +125,8 @@ def initialise(
 
 @contextmanager
 def register_of(layout: Layout) -> Iterator[Register]:
-    """The register, for one at a time."""
-    with layout.register.with_name("lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """The register, for one process at a time; others wait."""
+    with FileLock(layout.register.with_name("lock")):
         yield Register(layout)
 
 
@@ -133,11 +138,11 @@ class Register:
         self._layout = layout
         found = json.loads(layout.register.read_text())
         self.numbers: dict[str, int] = found["numbers"]
-        """The number of the key that opens, by name: 1 for the first, 2 for the second."""
+        """The number of the valid key of each name: 1 for the first, 2 for the second."""
         self.expelled: list[str] = found["expelled"]
 
     def issue(self, names: Sequence[str]) -> None:
-        """A key for each; the one before, if there was one, opens nothing any more."""
+        """Make a new key for each name; an earlier one becomes invalid."""
         authority = Authority(self._layout.authority, self._layout.root.name)
         for name in names:
             number = self.numbers.get(name, 0) + 1
@@ -146,7 +151,7 @@ class Register:
         self._write()
 
     def admit(self, count: int) -> list[str]:
-        """Further clients; a number that was given once is not given to another."""
+        """Make keys for further clients. The numbers of expelled clients are not used again."""
         known = [*self.numbers, *self.expelled]
         taken = [int(name.removeprefix("client-")) for name in known if name.startswith("client-")]
         first = max(taken, default=-1) + 1
@@ -155,10 +160,10 @@ class Register:
         return names
 
     def expel(self, names: Sequence[str]) -> None:
-        """They are let in no more; their folders are kept, out of the way."""
+        """Make their keys invalid; their folders are renamed, not deleted."""
         for name in names:
             if name in self.expelled:
-                continue  # and what NATS reads is written again
+                continue  # users.conf is written again all the same
             del self.numbers[name]
             self.expelled.append(name)
             folder = self._layout.credentials(name)
@@ -167,8 +172,8 @@ class Register:
         self._write()
 
     def renew_nats(self) -> None:
-        """New certificates for the NATS servers, for the same hosts. (The old ones remain valid:
-        nobody keeps a list of them.)"""
+        """Make new certificates for the NATS servers, for the same hosts. (The old ones remain
+        valid until they expire: there is no revocation list.)"""
         authority = Authority(self._layout.authority, self._layout.root.name)
         for folder in self._nodes():
             authority.issue(folder / "tls", "nats", hosts_of(folder / "tls"))
@@ -187,35 +192,35 @@ class Register:
 
 
 def users_config(numbers: Mapping[str, int]) -> str:
-    """Who is let in, and what each may publish and subscribe to."""
+    """The users of NATS, and what each may publish and subscribe to."""
     users = []
     for name, number in numbers.items():
         if name == SERVER:
             allowed = [">"], [">"]
         elif name == CONTROL:
-            allowed = ["fedast.order"], [f"{CONTROL_INBOX}.>"]
+            allowed = [CONTROL_SUBJECT], [f"{CONTROL_INBOX}.>"]
         else:
             allowed = client_permissions(int(name.removeprefix("client-")))
         users.append(_user(subject(name, number), *allowed))
-    head = "# Who is let in; made by `fedast federation init`, `admit`, `renew` and `expel`.\n"
+    head = "# The users; written by `fedast federation init`, `admit`, `renew` and `expel`.\n"
     return f"{head}users: [\n{''.join(users)}]\n"
 
 
 def nats_config(*, port: int, name: str = "fedast") -> str:
-    """Paths in it are relative to the folder that nats-server is started in."""
+    """Its paths are relative to the folder that nats-server is started in."""
     tls = """tls {
   cert_file: "tls/cert.pem"
   key_file: "tls/key.pem"
   ca_file: "tls/ca.pem"
   min_version: "1.3"
-  verify_and_map: true     # the name in a client's certificate is its user
+  verify_and_map: true     # the subject of a client's certificate is its user
   timeout: 5
 }"""
-    return f"""# NATS server of a FedAST federation; made by `fedast federation init`.
+    return f"""# NATS server of a FedAST federation; written by `fedast federation init`.
 server_name: "{name}"
 host: "0.0.0.0"
 port: {port}
-max_payload: {PART + 65536}
+max_payload: {CHUNK + 65536}
 max_pending: 256MB
 write_deadline: "10s"
 
@@ -232,7 +237,7 @@ authorization {{
 
 
 def cluster_config(node: str, nodes: Sequence[str], port: int) -> str:
-    """What makes a server one of several. Its names are those that certificates have."""
+    """What makes a node join its cluster. Host names must be those in the certificates."""
     routes = ", ".join(f'"nats://{_address(other, ROUTES)}"' for other in nodes)
     return f"""
 client_advertise: "{_address(node, port)}"
