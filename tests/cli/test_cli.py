@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from fedast.cli.main import cli
+from fedast.config.kinds import KINDS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICK = str(EXAMPLES / "quickstart.toml")
@@ -77,11 +78,18 @@ def light(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("what", ["algorithms", "tasks", "delays", "availability", "server"])
+@pytest.mark.parametrize("what", [*KINDS, "tasks", "server"])
 def test_list_is_light(what: str) -> None:
     entries = json.loads(light("list", what, "--json"))
     assert len(entries) >= 3
     assert all(entry["summary"] for entry in entries.values())
+
+
+def test_list_names_the_kinds_and_helps_with_a_misspelled_one() -> None:
+    assert fedast("list").stdout.split() == [*KINDS, "tasks"]
+    wrong = fedast("list", "algoritms")
+    assert wrong.exit_code == 2
+    assert "did you mean 'algorithms'?" in wrong.output
 
 
 def test_validate_is_light() -> None:

@@ -211,7 +211,7 @@ class _SyncCallable(SyncOptions):
 ALGORITHMS: Registry[AlgorithmOptions] = Registry(
     "algorithms",
     AlgorithmOptions,  # type: ignore[type-abstract]
-    ["fedast.algorithms"],
+    ["fedast.algorithms.fedast", "fedast.algorithms"],  # the paper's first
     adapt=_from_callable,
     hint="; under algorithms.NAME it holds for an algorithm that has it",
 )

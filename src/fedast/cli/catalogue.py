@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
 from importlib import import_module
 from typing import Any, Literal, get_args, get_origin
 
 import click
 from pydantic import BaseModel, TypeAdapter
+from pydantic.fields import FieldInfo
 from rich.console import Console
+from rich.markup import escape
 
-from fedast.aggregation.aggregators import AGGREGATORS
-from fedast.aggregation.server_optimizers import SERVER_OPTIMIZERS
 from fedast.aggregation.settings import Calibration
-from fedast.algorithms.options import ALGORITHMS
-from fedast.sim.availability import AVAILABILITY
-from fedast.sim.delays import DELAYS
+from fedast.config.kinds import KINDS
+from fedast.parts.errors import ConfigError, nearest
+from fedast.parts.options import Options
 from fedast.tasks.own import plugins
 from fedast.tasks.presets import PRESETS
 
@@ -35,21 +36,37 @@ class Entry:
     name: str
     summary: str
     options: tuple[Option, ...]
+    source: str = "fedast"
+    """The package it comes from."""
 
 
-def entries(what: str) -> list[Entry]:
-    sections: Mapping[str, Mapping[str, type[BaseModel]]] = {
-        "algorithms": ALGORITHMS.builtin,
-        "delays": DELAYS.builtin,
-        "availability": AVAILABILITY.builtin,
-        "server": {
-            **{f"server_optimizer.{n}": kind for n, kind in SERVER_OPTIMIZERS.builtin.items()},
-            **{f"aggregator.{n}": kind for n, kind in AGGREGATORS.builtin.items()},
-            "calibration": Calibration,
-        },
-    }
-    if what in sections:
-        return [_section_entry(name, section) for name, section in sections[what].items()]
+def entries(kind: str) -> list[Entry]:
+    """Everything of a kind; what other packages have installed is there too."""
+    if kind == "tasks":
+        return _tasks()
+    if kind == "server":  # what version 0.1 called all that happens to a round's updates
+        side = (("server_optimizer", "server_optimizers"), ("aggregator", "aggregators"))
+        found = [
+            replace(entry, name=f"{key}.{entry.name}")
+            for key, several in side
+            for entry in _parts(several)
+        ]
+        return [*found, _section_entry("calibration", Calibration)]
+    if kind not in KINDS:
+        known = (*KINDS, "tasks")
+        raise ConfigError("list", f"there is no kind {kind!r}{nearest(kind, known)}")
+    return list(_parts(kind))
+
+
+def _parts(kind: str) -> Iterator[Entry]:
+    for part in KINDS[kind].listed():
+        if part.options is None:
+            yield Entry(part.name, f"cannot be loaded: {part.problem}", (), part.source)
+        else:
+            yield _section_entry(part.name, part.options, part.source)
+
+
+def _tasks() -> list[Entry]:
     return [
         Entry(
             preset.name,
@@ -69,17 +86,24 @@ def _levels(targets: Mapping[str, float]) -> str:
     return ", ".join(f"{value} ({level})" for level, value in targets.items())
 
 
-def _section_entry(name: str, section: type[BaseModel]) -> Entry:
+def _section_entry(name: str, section: type[BaseModel], source: str = "fedast") -> Entry:
     options = tuple(
         Option(
             key,
-            "required" if field.is_required() else field.default,
+            _default(field),
             _with_choices(" ".join((field.description or "").split()), field.annotation),
         )
         for key, field in section.model_fields.items()
-        if key not in ("name", "model") and not (key == "rule" and field.description is None)
     )
-    return Entry(name, inspect.getdoc(section) or "", options)
+    return Entry(name, inspect.getdoc(section) or "", options, source)
+
+
+def _default(field: FieldInfo) -> Any:
+    """A default as a file would have it; a part by its name."""
+    if field.is_required():
+        return "required"
+    default = field.get_default(call_default_factory=True)
+    return default.name if isinstance(default, Options) else default
 
 
 def _with_choices(note: str, annotation: Any) -> str:
@@ -103,20 +127,6 @@ def _descriptions(options: type) -> dict[str, str]:
     return found
 
 
-_RULES = {
-    "fedast-d": "fedast",
-    "fedast-s": "fedast",
-    "fedast-nobuffer": "fedast",
-    "sync-st": "sync_st",
-    "sync-bayes-st": "sync_bayes_st",
-    "sync-ucb-st": "sync_ucb_st",
-    "sequential-fedavg": "sequential_fedavg",
-    "fedbuff": "fedbuff",
-    "centralized": "centralized",
-}
-"""The module whose docstring has an algorithm's reference and rule."""
-
-
 def reference() -> str:
     """The reference page of all algorithms (docs/algorithms.md)."""
     lines = [
@@ -127,34 +137,37 @@ def reference() -> str:
     ]
     described: set[str] = set()
     for entry in entries("algorithms"):
+        if entry.source != "fedast":
+            continue  # the page is of fedast's own
         lines += ["", f"## {entry.name}", "", entry.summary]
-        module = _RULES[entry.name]
+        module = KINDS["algorithms"].builtin[entry.name].__module__
         if module not in described:
             described.add(module)
-            text = inspect.getdoc(import_module(f"fedast.algorithms.{module}")) or ""
+            text = inspect.getdoc(sys.modules[module]) or ""
             lines += ["", *text.splitlines()[2:]]
         lines += _option_table(entry)
     lines += [
         "",
         "# The server side of a task",
         "",
-        'With any algorithm, under a `[[tasks]]`: `server_step = "momentum"`, or with options',
-        '`server_step = { rule = "momentum", beta = 0.5 }`; so too `combining` and `calibration`.',
+        'With any algorithm, under a `[[tasks]]`: `server_optimizer = "momentum"`, or with options',
+        '`server_optimizer = { name = "momentum", beta = 0.5 }`; so too `aggregator`. And',
+        '`calibration = "auto"`, or `calibration = { use = "auto", precision = "half" }`.',
     ]
-    for module, key in (
-        ("server_optimizers", "server_step"),
-        ("aggregators", "combining"),
-        ("calibration", "calibration"),
+    for title, module, kind in (
+        ("Server optimizers", "aggregation.server_optimizers", "server_optimizers"),
+        ("Aggregators", "aggregation.aggregators", "aggregators"),
+        ("Cached calibration", "aggregation.calibration", None),
+        ("Allocation rules", "algorithms.allocation", "allocations"),
+        ("Client selection", "algorithms.selection", "selections"),
+        ("Weights by staleness", "algorithms.staleness", "staleness"),
     ):
-        text = inspect.getdoc(import_module(f"fedast.aggregation.{module}")) or ""
-        lines += ["", *text.splitlines()]
-        for entry in entries("server"):
-            if entry.name.startswith(key):
-                lines += ["", f"## {entry.name}", "", entry.summary]
-                lines += _option_table(entry) if entry.options else []
-    for module, title in (("allocation", "Allocation"), ("selection", "Client selection")):
-        text = inspect.getdoc(import_module(f"fedast.algorithms.{module}")) or ""
+        text = inspect.getdoc(import_module(f"fedast.{module}")) or ""
         lines += ["", f"# {title}", "", *text.splitlines()]
+        found = [_section_entry("calibration", Calibration)] if kind is None else entries(kind)
+        for entry in found:
+            lines += ["", f"## {entry.name}", "", entry.summary]
+            lines += _option_table(entry) if entry.options else []
     return "\n".join(lines) + "\n"
 
 
@@ -166,17 +179,22 @@ def _option_table(entry: Entry) -> list[str]:
     return lines
 
 
-def show(what: str, as_json: bool, as_markdown: bool = False) -> None:
+def show(kind: str | None, as_json: bool, as_markdown: bool = False) -> None:
+    if kind is None:
+        for name in (*KINDS, "tasks"):
+            click.echo(name)
+        return
     if as_markdown:
-        if what != "algorithms":
+        if kind != "algorithms":
             raise click.UsageError("--markdown is for algorithms")
         click.echo(reference(), nl=False)
         return
-    found = entries(what)
+    found = entries(kind)
     if as_json:
         table = {
             entry.name: {
                 "summary": entry.summary,
+                "source": entry.source,
                 "options": {o.name: {"default": o.default, "help": o.help} for o in entry.options},
             }
             for entry in found
@@ -185,7 +203,13 @@ def show(what: str, as_json: bool, as_markdown: bool = False) -> None:
         return
     console = Console(highlight=False)
     for entry in found:
-        console.print(f"[bold]{entry.name}[/]  {entry.summary}", soft_wrap=True)
+        source = "" if entry.source == "fedast" else f"  [dim]({escape(entry.source)})[/]"
+        console.print(
+            f"[bold]{escape(entry.name)}[/]  {escape(entry.summary)}{source}", soft_wrap=True
+        )
         for option in entry.options:
             default = "–" if option.default is None else option.default
-            console.print(f"    {option.name} = {default}  [dim]{option.help}[/]", soft_wrap=True)
+            console.print(
+                f"    {option.name} = {escape(str(default))}  [dim]{escape(option.help)}[/]",
+                soft_wrap=True,
+            )

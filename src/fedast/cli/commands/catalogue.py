@@ -9,14 +9,15 @@ from fedast.cli.options import json_option
 
 
 @click.command(name="list")
-@click.argument(
-    "what", type=click.Choice(["algorithms", "tasks", "delays", "availability", "server"])
-)
+@click.argument("kind", required=False)
 @json_option("Print as JSON.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="The reference page of algorithms.")
 @reports_errors
-def catalogue(what: str, as_json: bool, as_markdown: bool) -> None:
-    """Show what can be named in a configuration, with its options and defaults."""
+def catalogue(kind: str | None, as_json: bool, as_markdown: bool) -> None:
+    """Show the parts of a KIND that a configuration can name, with their options and defaults.
+
+    Parts of installed plug-ins are shown too. Without KIND: the kinds that there are.
+    """
     from fedast.cli.catalogue import show
 
-    show(what, as_json, as_markdown)
+    show(kind, as_json, as_markdown)
