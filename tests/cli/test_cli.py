@@ -88,8 +88,8 @@ def test_list_is_light(what: str) -> None:
 def test_list_names_the_kinds_and_helps_with_a_misspelled_one() -> None:
     assert fedast("list").stdout.split() == [*KINDS, "tasks"]
     wrong = fedast("list", "algoritms")
-    assert wrong.exit_code == 2
-    assert "did you mean 'algorithms'?" in wrong.output
+    assert wrong.returncode == 2
+    assert "did you mean 'algorithms'?" in wrong.stderr
 
 
 def test_validate_is_light() -> None:

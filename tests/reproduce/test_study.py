@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from fedast.config.errors import ConfigError
+from fedast import FedASTDynamic, SyncST
 from fedast.config.identity import identity
-from fedast.config.schema import FedASTDynamic, SyncST
+from fedast.parts.errors import ConfigError
 from fedast.reproduce.expand import merge
 from fedast.reproduce.jobs import jobs_of, run_jobs
 from fedast.reproduce.load import find_studies, load_study, studies
@@ -225,7 +225,7 @@ def test_settings_of_one_algorithm_reach_its_runs_only(small: Path, tmp_path: Pa
     setting = "algorithms.sync-st.first_k=4"
     jobs = jobs_of([load_study(small)], "quick", 1, settings=[setting])
     found = {job.config.algorithm.name: job.config.algorithm for job in jobs}
-    assert found["sync-st"].first_k == 4  # type: ignore[union-attr]
+    assert found["sync-st"] == found["sync-st"].model_copy(update={"first_k": 4})
     other = ("--set", "algorithms.fedbuff.idle=false")
     refused = fedast("reproduce", small, "--scale", "quick", "--out", tmp_path / "r", *other)
     assert refused.exit_code == 2
