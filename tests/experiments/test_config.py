@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedast.experiments.build import build_tasks
-from fedast.experiments.config import FedASTDynamic, FedASTNoBuffer, RunConfig
+from fedast.experiments.build import build_tasks, settle_compute
+from fedast.experiments.config import Compute, FedASTDynamic, FedASTNoBuffer, RunConfig
 from fedast.experiments.load import ConfigError, apply_setting, load, parse
 from fedast.experiments.resolve import resolve
 from fedast.learn.task import Task
@@ -268,3 +268,13 @@ def test_settings_reach_tasks_by_name_and_number() -> None:
     assert table["tasks"][1]["target"] == 0.4
     assert table["tasks"][0]["name"] == "first"
     assert table["algorithm"]["name"] == "sync-st"
+
+
+@pytest.mark.parametrize(("gpu", "precision"), [(True, "tf32"), (False, "fp32")])
+def test_the_precision_of_a_run_that_asks_for_none(
+    monkeypatch: pytest.MonkeyPatch, gpu: bool, precision: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert settle_compute(Compute()).precision == precision
+    if gpu:
+        assert settle_compute(Compute(precision="fp16")).precision == "fp16"

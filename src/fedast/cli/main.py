@@ -61,7 +61,7 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--trainer", type=click.Choice(["auto", "serial", "processes", "batched"]),
                      help="How to train; default: what the configuration says."),
         click.option("--precision", type=click.Choice(["auto", "fp32", "tf32", "fp16", "bf16"]),
-                     help="Of matrix products on a GPU; default: fp16."),
+                     help="Of matrix products on a GPU; default: tf32."),
         click.option("--events", is_flag=True, help="Also write events.jsonl, every event."),
         click.option("--overwrite", is_flag=True, help="Replace a run that is already there."),
         click.option("--offline", is_flag=True, help="Refuse to fetch data that is not cached."),

@@ -33,7 +33,7 @@ from fedast.sim import availability, delays
 from fedast.sim.simulator import Deadline, Join, Timer
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
-GPU_PRECISION: Final = "fp16"
+GPU_PRECISION: Final = "tf32"
 """What ``auto`` stands for on a GPU."""
 
 

@@ -447,8 +447,8 @@ class Compute(Section):
     trainers: dict[str, Literal["serial", "processes", "batched"]] = {}
     """The trainer of each task, where it is settled: what a calibration found out."""
     precision: Literal["auto", "fp32", "tf32", "fp16", "bf16"] = "auto"
-    """On a GPU: fp32; tf32 in all matrix products; fp16 (auto; as many digits) or bf16 in the
-    kernels for convolutions and the LSTM, tf32 in the rest."""
+    """On a GPU: fp32; tf32 (auto) in all matrix products; fp16 (as many digits, and faster) or bf16
+    in the kernels for convolutions and the LSTM, tf32 in the rest."""
     batch_limit: int = Field(256, ge=1, le=4096)
     """Clients that are trained together at most."""
     workers: int | None = Field(None, ge=1, le=256)
