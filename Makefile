@@ -7,8 +7,9 @@
 #   make chaos      every fault that a federation must survive, with real processes
 #   make flower     the Flower app on a real SuperLink, in an environment of its own
 #   make bench      speed of the control plane and simulator, training switched off
-#   make reproduce  every experiment of the paper that is not in results/ yet; all of them take about an hour on
-#                   an H200-class GPU (estimated from 123 runs), not to be tried without one; it can be interrupted
+#   make reproduce  every experiment of the paper that is not in results/ yet; all of them take perhaps two hours
+#                   on an H200-class GPU (an hour in fp16, estimated from 123 runs), not to be tried without one;
+#                   it can be interrupted
 #   make results    figures, page and tables from results/
 #   make bench-peers  speed of local training beside other simulators (fedast bench: alone)
 

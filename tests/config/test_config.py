@@ -13,10 +13,10 @@ from torch import nn
 from fedast.algorithms.fedast import FedASTDynamic, FedASTNoBuffer
 from fedast.config.load import apply_setting, load, parse
 from fedast.config.resolve import resolve
-from fedast.config.schema import RunConfig
+from fedast.config.schema import Compute, RunConfig
 from fedast.parts.errors import ConfigError
 from fedast.records import toml
-from fedast.run.build import build_tasks
+from fedast.run.build import build_tasks, resolve_compute
 from fedast.sim.availability import ActiveCap
 from fedast.tasks.task import Task
 
@@ -281,3 +281,13 @@ def test_settings_reach_tasks_by_name_and_number() -> None:
     assert table["tasks"][1]["target"] == 0.4
     assert table["tasks"][0]["name"] == "first"
     assert table["algorithm"]["name"] == "sync-st"
+
+
+@pytest.mark.parametrize(("gpu", "precision"), [(True, "tf32"), (False, "fp32")])
+def test_the_precision_of_a_run_that_asks_for_none(
+    monkeypatch: pytest.MonkeyPatch, gpu: bool, precision: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert resolve_compute(Compute()).precision == precision
+    if gpu:
+        assert resolve_compute(Compute(precision="fp16")).precision == "fp16"

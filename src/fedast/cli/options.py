@@ -56,7 +56,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         device_option("Where to train; default: what the configuration says."),
         click.option("--trainer", type=click.Choice(["auto", *TRAINERS]),
                      help="How to train; default: what the configuration says."),
-        precision_option("Precision of matrix products on a GPU; default: fp16."),
+        precision_option("Precision of matrix products on a GPU; default: tf32."),
         click.option("--events", is_flag=True, help="Also write events.jsonl, every event."),
         click.option("--overwrite", is_flag=True, help="Replace a run that is already there."),
         offline_option(),

@@ -132,8 +132,8 @@ class Compute(Section):
     trainers: dict[str, Literal["serial", "processes", "batched"]] = Field(default_factory=dict)
     """The trainer of each task; ``auto`` writes down here what it chose."""
     precision: Literal["auto", "fp32", "tf32", "fp16", "bf16"] = "auto"
-    """On a GPU: fp32; tf32 in all matrix products; fp16 (auto; as many digits) or bf16 in the
-    kernels for convolutions and the LSTM, tf32 in the rest."""
+    """On a GPU: fp32; tf32 (auto) in all matrix products; fp16 (as many digits, faster) or bf16 in
+    the kernels for convolutions and the LSTM, tf32 in the rest."""
     batch_limit: int = Field(256, ge=1, le=4096)
     """Clients that are trained together at most."""
     workers: int | None = Field(None, ge=1, le=256)

@@ -23,7 +23,7 @@ from fedast.sim.simulator import Deadline, Join, Timer
 from fedast.tasks.task import Task
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
-GPU_PRECISION: Final = "fp16"
+GPU_PRECISION: Final = "tf32"
 """What ``auto`` stands for on a GPU."""
 
 
