@@ -162,12 +162,15 @@ def test_compare_gives_a_table_and_a_figure(tmp_path: Path) -> None:
 
 
 def test_settings_without_effect_are_told(tmp_path: Path) -> None:
-    idle = ("--set", "algorithm.candidates=5", "--set", "tasks.synthetic.combining={trim=0.3}")
+    idle = (
+        *("--set", "algorithm.selection={name='speed', candidates=1}"),
+        *("--set", "tasks.synthetic.calibration={place='host'}"),
+    )
     for command in (("validate", QUICK), ("run", QUICK, *SHORT)):
         done = fedast(*command, *idle)
         assert done.returncode == 0
         assert [line.split(": has no effect: ")[0] for line in done.stderr.splitlines()] == [
-            "warning: algorithm.candidates", "warning: tasks.synthetic.combining.trim"
+            "warning: algorithm.selection", "warning: tasks.synthetic.calibration.place"
         ]  # fmt: skip
     assert fedast("run", QUICK, *SHORT, *idle, "--quiet").stderr == ""
     own = ("--set", "algorithms.sync-st.first_k=2")
@@ -242,7 +245,7 @@ def test_what_is_wrong_is_said_in_one_line(arguments: tuple[str, ...], message: 
 
 def test_bad_files_leave_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "delays.csv").write_text("task,seconds\ndigits-mlp,quick\n")
-    delay = 'simulation.delay={model="measured", file="%s"}'
+    delay = 'simulation.delay={name="measured", file="%s"}'
     out = tmp_path / "out"
     bad = delay % (tmp_path / "delays.csv")
     line = refused("run", QUICK, "--set", bad, "--out", str(out))

@@ -157,7 +157,7 @@ class SyncOptions(AlgorithmOptions):
 
 
 def _warn(old: str, new: str) -> None:
-    warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=4)
+    warnings.warn(f"{old} is now called {new}", DeprecationWarning, stacklevel=4)
 
 
 def _from_callable(name: str, target: Callable[..., Any]) -> type[AlgorithmOptions]:

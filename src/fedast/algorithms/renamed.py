@@ -23,7 +23,7 @@ def modernize(options: dict[str, Any], name: str, tell: Tell) -> None:
     for old, new in RENAMED_OPTIONS.items():
         if old in options:
             if new in options:
-                raise ConfigError(old, f"is now {new}, which is set too; leave one out")
+                raise ConfigError(old, f"is now called {new}, which is set too; leave one out")
             options[new] = options.pop(old)
             tell(old, new)
     if options.get("allocation_rule") == "plain":
@@ -43,7 +43,7 @@ def _fold_candidates(options: dict[str, Any], name: str, tell: Tell) -> None:
     if table.get("name") != "uniform":
         table["candidates"] = candidates
     options["selection"] = table
-    tell("candidates", "an option of selection: {name = ..., candidates = ...}")
+    tell("candidates", "selection.candidates")
 
 
 def _fold_staleness(options: dict[str, Any], tell: Tell) -> None:

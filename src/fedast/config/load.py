@@ -205,7 +205,8 @@ def _renamed_setting(setting: str, note: Callable[[str], None]) -> str:
     new = renamed_path(path)
     if new == path:
         return setting
-    note(line(".".join(path), ".".join(new)))
+    changed = next(place for place, part in enumerate(new) if part != path[place])
+    note(line(".".join(path), ".".join(new[changed:])))
     return ".".join(new) + "=" + setting.partition("=")[2]
 
 

@@ -62,7 +62,7 @@ def renamed(table: Mapping[str, Any]) -> list[str]:
 
 
 def line(key: str, new: str) -> str:
-    return f"{key} is now {new}; the old name is still read"
+    return f"{key} is now called {new}; the old name is still read"
 
 
 def renamed_path(path: Sequence[str]) -> list[str]:
@@ -103,13 +103,13 @@ def _translate(table: Table, tell: Tell) -> None:
         except ConfigError as error:
             raise ConfigError(f"{where}.{error.key}", error.problem) from None
     for place, _ in _places(table, ["tasks", "*", "aggregator"]):
-        if place.get("name") in ("mean", "median"):
+        if place.get("name", "mean") in ("mean", "median"):
             place.pop("trim", None)  # which was written out for all of them
 
 
 def _rename(place: Table, where: str, old: str, new: str, tell: Tell) -> None:
     if new in place:
-        raise ConfigError(f"{where}.{old}", f"is now {new}, which is set too; leave one out")
+        raise ConfigError(f"{where}.{old}", f"is now called {new}, which is set too; leave one out")
     place[new] = place.pop(old)
     tell(f"{where}.{old}", new)
 

@@ -106,10 +106,12 @@ class TaskConfig(TrainingOverrides):
     share: float = Field(1.0, gt=0, le=1e9)
     """Share of the clients (synchronous algorithms)."""
     server_optimizer: Annotated[
-        SerializeAsAny[ServerOptimizerOptions] | None, Part(SERVER_OPTIMIZERS)
+        SerializeAsAny[ServerOptimizerOptions] | None, Part(SERVER_OPTIMIZERS, "sgd")
     ] = None
     """How the model steps along the aggregated update; default: sgd."""
-    aggregator: Annotated[SerializeAsAny[AggregatorOptions] | None, Part(AGGREGATORS)] = None
+    aggregator: Annotated[SerializeAsAny[AggregatorOptions] | None, Part(AGGREGATORS, "mean")] = (
+        None
+    )
     """How the updates of a round become one; default: their mean."""
     calibration: Annotated[Calibration | None, _named("use")] = None
     """Cached calibration; default: never."""

@@ -70,9 +70,8 @@ def _nested(field: FieldInfo, value: Any, key: str) -> Any:
 
     for mark in _marks(field):
         if isinstance(mark, Part):
-            if isinstance(value, Mapping) and "name" not in value and field.default is not None:
-                value = {"name": field.default.name, **value}  # options of the default part
-            return None if value is None else mark.registry.parse(value, key)
+            named = mark.named(value, field.default)
+            return None if value is None else mark.registry.parse(named, key)
     sections = [kind for kind in _types(field.annotation) if issubclass(kind, Section)]
     if len(sections) != 1:
         return value

@@ -175,10 +175,12 @@ class Registry(Generic[T]):
 class Part:
     """Marks a field as a part: ``Annotated[SerializeAsAny[Base], Part(REGISTRY)]``.
 
-    In Python the field then takes whatever ``Registry.parse`` does.
+    In Python the field then takes whatever ``Registry.parse`` does. ``default`` names the part
+    whose options a table without a name has, where that is not the field's default.
     """
 
     registry: Registry[Any]
+    default: str | None = None
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -186,7 +188,16 @@ class Part:
         return core_schema.no_info_before_validator_function(self._accept, handler(source))
 
     def _accept(self, given: Any) -> Any:
-        return None if given is None else self.registry.parse(given, self.registry.kind)
+        if given is None:
+            return None
+        return self.registry.parse(self.named(given, None), self.registry.kind)
+
+    def named(self, given: Any, field_default: Any) -> Any:
+        """A table with the name of its part, if it has none and there is a default."""
+        name = self.default or getattr(field_default, "name", None)
+        if isinstance(given, Mapping) and "name" not in given and name is not None:
+            return {"name": name, **given}
+        return given
 
 
 def load_object(address: str, key: str) -> Any:
