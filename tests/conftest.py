@@ -14,4 +14,4 @@ settings.load_profile("fedast")
 @pytest.fixture(autouse=True)
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs inside tests do not time trainers or fork unless a test asks for workers."""
-    monkeypatch.setattr("fedast.run.build.available_cores", lambda: 1)
+    monkeypatch.setattr("fedast.run.compute.available_cores", lambda: 1)

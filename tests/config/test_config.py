@@ -16,7 +16,8 @@ from fedast.config.resolve import resolve
 from fedast.config.schema import Compute, RunConfig
 from fedast.parts.errors import ConfigError
 from fedast.records import toml
-from fedast.run.build import build_tasks, resolve_compute
+from fedast.run.build import build_tasks
+from fedast.run.compute import resolve_compute
 from fedast.sim.availability import ActiveCap
 from fedast.tasks.task import Task
 

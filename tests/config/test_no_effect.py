@@ -37,9 +37,10 @@ from fedast.config.resolve import resolve
 from fedast.parts.errors import ConfigError, ConfigWarning
 from fedast.parts.registry import Registry
 from fedast.records import toml
-from fedast.run.build import build_tasks, resolve_compute
+from fedast.run.build import build_tasks
+from fedast.run.compute import arithmetic, choose_trainers, resolve_compute
 from fedast.run.execute import execute
-from fedast.run.simulate import arithmetic, choose_trainers, simulate
+from fedast.run.simulate import simulate
 from fedast.sim.availability import AVAILABILITY
 from fedast.sim.delays import DELAYS
 from fedast.tasks.paper import ImageOptions, split

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from fedast import Simulation, simulate
+from fedast.cli.main import cli
 from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.records.run import read_run
@@ -86,6 +88,15 @@ def test_a_stopped_run_is_resumed_to_the_same_end(name: str, tmp_path: Path) -> 
     for file in ("events.jsonl", "curves.csv"):
         whole, parts = (tmp_path / which / file for which in ("whole", "parts"))
         assert whole.read_bytes() == parts.read_bytes()
+
+
+def test_a_comparison_of_own_algorithms_in_processes(tmp_path: Path) -> None:
+    files = [str(EXAMPLES / f"{name}.toml") for name in ("own-algorithm", "own-assignment")]
+    arguments = ["compare", *files, "--seeds", "1", "--jobs", "2", "--out", str(tmp_path / "c")]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0, done.output
+    assert "own-assignment" in done.output
+    assert (tmp_path / "c" / "comparison.json").is_file()
 
 
 def test_an_algorithm_fits_into_80_lines() -> None:

@@ -62,7 +62,7 @@ def test_the_schedule_is_that_of_the_serial_trainer(
 def test_what_a_calibration_chose_is_in_the_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedast.run.build.available_cores", lambda: 2)
+    monkeypatch.setattr("fedast.run.compute.available_cores", lambda: 2)
     run(tmp_path / "first", "fedast-d")
     config = load(tmp_path / "first" / "config.toml")
     assert set(config.compute.trainers) == {"digits-mlp", "synthetic"}

@@ -20,7 +20,7 @@ from torch import nn
 from fedast.config.schema import Compute
 from fedast.learner.inference import KernelInference, ModuleInference, inference
 from fedast.learner.local import LocalLearner
-from fedast.run.simulate import arithmetic
+from fedast.run.compute import arithmetic
 from fedast.tasks.dataset import Arrays, Windows
 from fedast.tasks.models import (
     CharLSTM,

@@ -15,7 +15,8 @@ from fedast.cli.tables import new_table
 from fedast.config.schema import Compute
 from fedast.parts.errors import ConfigError
 from fedast.run import bench
-from fedast.run.build import build_tasks, check_inputs, resolve_compute
+from fedast.run.build import build_tasks, check_inputs
+from fedast.run.compute import resolve_compute
 from fedast.training.processes import can_fork
 
 

@@ -17,11 +17,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedast.aggregation.settings import Calibration
-from fedast.config.kinds import KINDS
+from fedast.config.kinds import KINDS as CONFIGURED
 from fedast.parts.errors import ConfigError, nearest
 from fedast.parts.options import Options
+from fedast.run.executors import EXECUTORS
 from fedast.tasks.own import plugins
 from fedast.tasks.presets import PRESETS
+
+KINDS = {**CONFIGURED, EXECUTORS.kind: EXECUTORS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ from fedast.run.batch import (
     alone,
     default_jobs,
     found_again,
-    run_batch,
 )
 from fedast.run.build import check_inputs
+from fedast.run.executors import EXECUTORS, Executor
 
 
 def compare_configs(
@@ -44,6 +44,7 @@ def compare_configs(
     baseline: str | None,
     out: str | None,
     jobs: int | None,
+    on: str = "local",
     settings: Sequence[str],
     device: str | None,
     trainer: str | None,
@@ -66,6 +67,7 @@ def compare_configs(
     prepare_data(list(configs.values()), offline)
     folder = None if out is None else Path(out)
     jobs = jobs or default_jobs()
+    executor = EXECUTORS.parse(on, "--on").build()
     with nullcontext() if folder is None else locked(folder):
         kept, left = _sorted_out(
             _runs(configs, seeds, folder, jobs), events=events, overwrite=overwrite
@@ -76,7 +78,7 @@ def compare_configs(
         show = not (quiet or as_json)
         if show:
             _announce(configs, seeds, len(kept), len(left), jobs)
-        made = _run_left(left, jobs, events, show, resumable=folder is not None)
+        made = _run_left(executor, left, jobs, events, show, resumable=folder is not None)
         results = _by_label(configs, kept, made)
         comparison = compare(results, baseline)
         written = _write_comparison(folder, comparison, results, next(iter(configs.values())))
@@ -143,7 +145,13 @@ def _announce(
 
 
 def _run_left(
-    left: Sequence[BatchRun], jobs: int, events: bool, show: bool, *, resumable: bool
+    executor: Executor,
+    left: Sequence[BatchRun],
+    jobs: int,
+    events: bool,
+    show: bool,
+    *,
+    resumable: bool,
 ) -> list[RunResult]:
     console = Console(highlight=False)
     with (
@@ -151,7 +159,7 @@ def _run_left(
         Board(console, left) if show and left else nullcontext() as board,
     ):
         try:
-            return run_batch(
+            return executor(
                 left,
                 jobs=jobs,
                 events=events,

@@ -29,6 +29,13 @@ def jobs_option(text: str = "Runs at a time; default: one per core.") -> Decorat
     return click.option("--jobs", type=click.IntRange(min=1), help=text)
 
 
+def on_option() -> Decorator:
+    return click.option(
+        "--on", default="local", show_default=True, metavar="EXECUTOR",
+        help="Where runs are carried out (fedast list executors).",
+    )  # fmt: skip
+
+
 def quiet_option(text: str = "Print only the end result.") -> Decorator:
     return click.option("--quiet", "-q", is_flag=True, help=text)
 

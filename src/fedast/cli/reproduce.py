@@ -28,7 +28,8 @@ from fedast.reproduce.results import StudyResults
 from fedast.reproduce.store import Manifest, prepare_results, read_manifest, stored_runs
 from fedast.reproduce.study import Scale, Study
 from fedast.run.batch import Interrupted, default_jobs
-from fedast.run.build import pick_device
+from fedast.run.compute import pick_device
+from fedast.run.executors import EXECUTORS, Executor
 
 
 def list_studies(as_json: bool) -> None:
@@ -60,6 +61,7 @@ def reproduce(
     seeds: int | None,
     scale: Scale,
     jobs: int | None,
+    on: str,
     out: str | None,
     only: Sequence[str],
     settings: Sequence[str],
@@ -69,6 +71,7 @@ def reproduce(
     quiet: bool,
 ) -> None:
     folder = Path(out or ("results" if scale == "full" else "results-quick"))
+    executor = EXECUTORS.parse(on, "--on").build()
     if any(setting.partition("=")[0].strip() == "seed" for setting in settings):
         raise ConfigError("--set", "the study sets the seeds; use --seeds for their number")
     chosen = find_studies(names)
@@ -94,7 +97,7 @@ def reproduce(
             prepare_results(folder, Manifest(scale, tuple(settings)))
             prepare_data([job.config for job in missing], offline)
             at_a_time = jobs or (1 if pick_device("auto") == "cuda" else default_jobs())
-            _run_jobs(missing, folder, scale, at_a_time, console, quiet)
+            _run_jobs(missing, folder, scale, at_a_time, executor, console, quiet)
     named = " ".join(study.source for study in chosen if study.source.endswith(".toml"))
     click.echo(f"Results: {folder}. Now: fedast report {folder} {named}".rstrip() + "\n", nl=False)
 
@@ -124,8 +127,8 @@ def _with_data(chosen: Sequence[Study], names: Sequence[str]) -> list[Study]:
 
 
 def _run_jobs(
-    missing: Sequence[Job], folder: Path, scale: Scale, at_a_time: int, console: Console,
-    quiet: bool,
+    missing: Sequence[Job], folder: Path, scale: Scale, at_a_time: int, executor: Executor,
+    console: Console, quiet: bool,
 ) -> None:  # fmt: skip
     began, count = time.monotonic(), 0
     failures: list[str] = []
@@ -156,6 +159,7 @@ def _run_jobs(
                 folder,
                 scale,
                 at_a_time=at_a_time,
+                executor=executor,
                 done=done,
                 failed=failed,
                 say=lambda text: click.echo(text, err=True),

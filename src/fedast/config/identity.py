@@ -13,6 +13,8 @@ from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
 from fedast.parts.errors import ConfigError
 
+_ELSEWHERE = {"federation", "algorithms", "observers", "path"}
+"""What a run does not follow from."""
 _FILES = ("delay", "availability")
 """Parts of the simulation that may name a file."""
 _NAMED = 3
@@ -24,7 +26,7 @@ def identity(config: RunConfig) -> str:
 
     Of that only the precision counts, where it is asked for.
     """
-    table = config.model_dump(mode="json", exclude={"compute", "federation", "algorithms", "path"})
+    table = config.model_dump(mode="json", exclude={"compute", *_ELSEWHERE})
     found = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
     precision = config.compute.precision
     return found if precision == "auto" else f"{found}, {precision}"
@@ -35,7 +37,7 @@ def describe(config: RunConfig) -> dict[str, Any]:
 
     Files count by what is in them, wherever they are.
     """
-    table = config.model_dump(mode="json", exclude={"federation", "algorithms", "path"})
+    table = config.model_dump(mode="json", exclude=_ELSEWHERE)
     for section in _FILES:
         options = table["simulation"][section]
         if options.get("file") is not None:

@@ -12,6 +12,7 @@ from fedast.algorithms.options import ALGORITHMS
 from fedast.algorithms.selection import SELECTIONS
 from fedast.algorithms.staleness import STALENESS_WEIGHTS
 from fedast.parts.registry import Registry
+from fedast.records.observers import OBSERVERS
 from fedast.sim.availability import AVAILABILITY
 from fedast.sim.delays import DELAYS
 
@@ -26,5 +27,6 @@ KINDS: Mapping[str, Registry[Any]] = {
         AVAILABILITY,
         SERVER_OPTIMIZERS,
         AGGREGATORS,
+        OBSERVERS,
     )
 }

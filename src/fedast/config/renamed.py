@@ -80,6 +80,15 @@ def _fits(step: str, part: str) -> bool:
 
 
 def _translate(table: Table, tell: Tell) -> None:
+    for place, where in [
+        *_places(table, ["algorithm"]),
+        *_places(table, ["algorithms", "*"]),
+    ]:
+        name = str(place.get("name", where.rpartition(".")[2]))
+        try:
+            modernize(place, name, lambda old, new, at=where: tell(f"{at}.{old}", new))  # type: ignore[misc]
+        except ConfigError as error:
+            raise ConfigError(f"{where}.{error.key}", error.problem) from None
     for path, new in _KEYS.items():
         for place, where, old in _holders(table, path):
             _rename(place, where, old, new, tell)
@@ -93,15 +102,6 @@ def _translate(table: Table, tell: Tell) -> None:
             if place[key] == before:
                 place[key] = now
                 tell(f"{where}.{key} = {before!r}", repr(now))
-    for place, where in [
-        *_places(table, ["algorithm"]),
-        *_places(table, ["algorithms", "*"]),
-    ]:
-        name = str(place.get("name", where.rpartition(".")[2]))
-        try:
-            modernize(place, name, lambda old, new, at=where: tell(f"{at}.{old}", new))  # type: ignore[misc]
-        except ConfigError as error:
-            raise ConfigError(f"{where}.{error.key}", error.problem) from None
     for place, _ in _places(table, ["tasks", "*", "aggregator"]):
         if place.get("name", "mean") in ("mean", "median"):
             place.pop("trim", None)  # which was written out for all of them

@@ -17,6 +17,7 @@ from fedast.algorithms.fedast import FedASTDynamic
 from fedast.algorithms.options import ALGORITHMS, AlgorithmOptions
 from fedast.parts.options import Section
 from fedast.parts.registry import Part
+from fedast.records.observers import OBSERVERS, ObserverOptions
 from fedast.sim.availability import AVAILABILITY, ActiveCap, AvailabilityOptions
 from fedast.sim.delays import DELAYS, DelayOptions, ShiftedExponential
 
@@ -191,4 +192,6 @@ class RunConfig(Section):
     simulation: Simulation = Simulation()
     compute: Compute = Compute()
     federation: FederationConfig = FederationConfig()
+    observers: tuple[Annotated[SerializeAsAny[ObserverOptions], Part(OBSERVERS)], ...] = ()
+    """Who else sees the run go by (fedast list observers)."""
     tasks: tuple[TaskConfig, ...] = Field(min_length=1)

@@ -70,6 +70,11 @@ def _nested(field: FieldInfo, value: Any, key: str) -> Any:
 
     for mark in _marks(field):
         if isinstance(mark, Part):
+            if isinstance(value, tuple):
+                return tuple(
+                    mark.registry.parse(entry, f"{key}.{_entry_name(entry, number)}")
+                    for number, entry in enumerate(value)
+                )
             named = mark.named(value, field.default)
             return None if value is None else mark.registry.parse(named, key)
     sections = [kind for kind in _types(field.annotation) if issubclass(kind, Section)]

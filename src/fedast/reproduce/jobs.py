@@ -21,6 +21,7 @@ from fedast.records.run import RunResult
 from fedast.reproduce.store import with_precision
 from fedast.reproduce.study import Scale, Study, Variant, slug
 from fedast.run.batch import BatchRun, Pulse, run_batch
+from fedast.run.executors import Executor
 from fedast.version import __version__
 
 
@@ -86,6 +87,7 @@ def run_jobs(
     scale: Scale,
     *,
     at_a_time: int,
+    executor: Executor = run_batch,
     progress: Callable[[Pulse], None] = lambda pulse: None,
     done: Callable[[Job, RunResult], None] = lambda job, result: None,
     failed: Callable[[Job, Exception], None],
@@ -109,7 +111,7 @@ def run_jobs(
         write(path, _compact(job, result, scale, machine))
         done(job, result)
 
-    run_batch(
+    executor(
         [BatchRun(job.label, job.config, None) for job in jobs],
         jobs=at_a_time,
         progress=progress,

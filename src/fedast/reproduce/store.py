@@ -21,7 +21,7 @@ from fedast.records.compact import CompactRun, read
 from fedast.records.files import write_atomically
 from fedast.records.run import UnusableFolder
 from fedast.reproduce.study import Scale
-from fedast.run.build import GPU_PRECISION
+from fedast.run.compute import GPU_PRECISION
 
 MANIFEST = "reproduction.json"
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, final
 
 from fedast.config.identity import describe, differences, listed
-from fedast.config.load import load
+from fedast.config.load import load, parse
 from fedast.config.resolve import resolve
 from fedast.config.schema import Compute, RunConfig
 from fedast.core.protocol import Algorithm, ClientId, Command, Evaluated, Finish, RequestId
@@ -40,7 +40,7 @@ from fedast.records.run import (
     check_unheld,
     read_run,
 )
-from fedast.run.build import available_cores
+from fedast.run.compute import available_cores
 from fedast.tasks.task import OutOfMemory
 from fedast.version import __version__
 
@@ -110,7 +110,8 @@ def run_batch(
                 1, context, initializer=_enter_worker, initargs=(halt, pulses)
             )  # fmt: skip
             mine = overwrite or number in again
-            running[pool.submit(_work, number, config, run.out, events, mine)] = number, pool
+            table = config.model_dump(mode="json", exclude={"algorithms"})
+            running[pool.submit(_work, number, table, run.out, events, mine)] = number, pool
         accompanied.discard(number)
         if len(running) > 1:
             accompanied.update(other for other, _ in running.values())
@@ -233,8 +234,10 @@ def _enter_worker(halt: SharedEvent, pulses: Any) -> None:
 
 
 def _work(
-    number: int, config: RunConfig, out: Path | None, events: bool, overwrite: bool
+    number: int, table: dict[str, Any], out: Path | None, events: bool, overwrite: bool
 ) -> tuple[RunResult, Compute]:
+    """One run in this process; its configuration comes as a table, since a user's own parts are
+    found by name here as they were there."""
     from fedast.run.execute import execute
 
     def watch(algorithm: Algorithm, run_metrics: RunMetrics) -> Pulser:
@@ -244,7 +247,7 @@ def _work(
 
     try:
         outcome = execute(
-            config, out, events=events, overwrite=overwrite, watch=(watch,), stop=_halt.is_set
+            parse(table), out, events=events, overwrite=overwrite, watch=(watch,), stop=_halt.is_set
         )
         return outcome.result, outcome.compute
     except torch.OutOfMemoryError as error:

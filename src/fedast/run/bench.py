@@ -25,8 +25,9 @@ from fedast.core.protocol import Algorithm, Observers, TaskName
 from fedast.core.streams import Stream
 from fedast.learner.profiling import Profiler
 from fedast.records.metrics import RunMetrics
-from fedast.run.build import build_tasks, resolve_compute
-from fedast.run.simulate import arithmetic, choose_trainers, simulate
+from fedast.run.build import build_tasks
+from fedast.run.compute import arithmetic, choose_trainers, resolve_compute
+from fedast.run.simulate import simulate
 from fedast.tasks.dataset import Arrays, Dataset, Windows
 from fedast.tasks.models import CharLSTM, cifar_cnn, lenet5, perceptron
 from fedast.tasks.task import Task, Training

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -15,16 +13,11 @@ from fedast.config.plan import Outline
 from fedast.config.resolve import options_of, outline, preset_of
 from fedast.core.protocol import Algorithm, Pool, StopReason, TaskSpec
 from fedast.core.streams import Stream
-from fedast.parts.errors import ConfigError
-from fedast.parts.registry import make_importable
+from fedast.run.compute import pick_device
 from fedast.sim import delays
 from fedast.sim.availability import Always, SimulatedPool
 from fedast.sim.simulator import Deadline, Join, Timer
 from fedast.tasks.task import Task
-
-Device: TypeAlias = Literal["auto", "cpu", "cuda"]
-GPU_PRECISION: Final = "tf32"
-"""What ``auto`` stands for on a GPU."""
 
 
 def build_algorithm(
@@ -104,49 +97,9 @@ def build_tasks(config: cfg.RunConfig) -> list[Task]:
     return tasks
 
 
-def pick_device(device: Device) -> Literal["cpu", "cuda"]:
-    if device == "cpu":
-        return "cpu"
-    import torch
-
-    if torch.cuda.is_available():
-        return "cuda"
-    if device == "cuda":
-        raise ConfigError("compute.device", "there is no CUDA device here; use cpu or auto")
-    return "cpu"
-
-
-def resolve_compute(compute: cfg.Compute) -> cfg.Compute:
-    """With the device found and what depends on it, but for the choice of trainers."""
-    device = pick_device(compute.device)
-    update: dict[str, object] = {"device": device}
-    if compute.precision == "auto":
-        update["precision"] = GPU_PRECISION if device == "cuda" else "fp32"
-    elif device == "cpu" and compute.precision != "fp32":
-        raise ConfigError("compute.precision", f"{compute.precision} needs a CUDA device; use fp32")
-    if compute.workers is None:
-        update["workers"] = available_cores()
-    if "processes" in (compute.trainer, *compute.trainers.values()):
-        from fedast.training.processes import can_fork
-
-        if not can_fork():
-            raise ConfigError(
-                "compute.trainer", "processes need a system that forks, without a GPU; use another"
-            )
-    return compute.model_copy(update=update)
-
-
-def available_cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on this system
-        return os.cpu_count() or 1
-
-
 def check_inputs(config: cfg.RunConfig) -> None:
     """Find out whether what a resolved configuration names is there and can be used."""
     if config.compute.device == "cuda":
         pick_device("cuda")
-    make_importable(config.path)
     build_pool(config.simulation)
     build_delay(config.simulation, [task.name or task.use for task in config.tasks])

@@ -28,10 +28,10 @@ from fedast.records.run import (
     read_run,
     write_result,
 )
-from fedast.run.build import build_tasks, check_inputs, resolve_compute
+from fedast.run.build import build_tasks
 from fedast.run.checkpointing import EVERY, FOLDER, Checkpointing, Every
-from fedast.run.simulate import Outcome, Watch, choose_trainers, simulate
-from fedast.tasks.task import Task
+from fedast.run.plan import World, build_world, plan_run
+from fedast.run.simulate import Outcome, Watch, run_world
 from fedast.version import __version__
 
 
@@ -47,10 +47,8 @@ def execute(
 ) -> Outcome:
     """Run a resolved configuration; with ``out``, leave its records (and checkpoints) there."""
     # All of this before the folder, so that what is wrong leaves nothing behind.
-    check_inputs(config)
-    tasks = build_tasks(config)
-    compute = choose_trainers(resolve_compute(config.compute), tasks, config.seed)
-    config = config.model_copy(update={"compute": compute})
+    world = _build(config)
+    config = config.model_copy(update={"compute": world.plan.compute})
     checkpointing = None
     with nullcontext() if out is None else locked(out):
         if out is not None:
@@ -62,7 +60,13 @@ def execute(
                 checkpointing.folder.mkdir()
                 write_atomically(checkpointing.folder / EVERY, every.text + "\n")
         return _go(
-            config, tasks, out, events=events, watch=watch, stop=stop, checkpointing=checkpointing
+            config,
+            world,
+            out,
+            events=events,
+            watch=watch,
+            stop=stop,
+            checkpointing=checkpointing,
         )
 
 
@@ -92,7 +96,6 @@ def _resume(
     if complete and not read_run(out).interrupted:
         raise UnusableFolder(f"{out}: its run has finished; there is nothing to take up")
     config = resolve(load(out / CONFIG), out)
-    check_inputs(config)
     found = newest(out / FOLDER, say)
     if every is None and (out / FOLDER / EVERY).exists():
         every = Every.parse((out / FOLDER / EVERY).read_text().strip())
@@ -112,7 +115,7 @@ def _resume(
     try:
         return _go(
             config,
-            build_tasks(config),
+            _build(config),
             out,
             events=events,
             watch=watch,
@@ -148,9 +151,20 @@ def _check_same(
         say(f"the checkpoint is of fedast {found.fedast}, this is {__version__}")
 
 
+def _build(config: RunConfig) -> World:
+    plan = plan_run(
+        build_tasks(config),
+        config.algorithm,
+        config.simulation,
+        seed=config.seed,
+        compute=config.compute,
+    )
+    return build_world(plan)
+
+
 def _go(
     config: RunConfig,
-    tasks: Sequence[Task],
+    world: World,
     out: Path | None,
     *,
     events: bool,
@@ -158,17 +172,14 @@ def _go(
     stop: Callable[[], bool] | None,
     checkpointing: Checkpointing | None,
 ) -> Outcome:
-    outcome = simulate(
-        tasks,
-        config.algorithm,
-        config.simulation,
-        seed=config.seed,
-        compute=config.compute,
+    outcome = run_world(
+        world,
         events=out / EVENTS if out is not None and events else None,
         watch=watch,
+        observers=config.observers,
+        folder=out,
         stop=stop,
         checkpointing=checkpointing,
-        noted=True,  # by the command that loaded the configuration
     )
     if out is not None:
         write_result(out, outcome.result)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from fedast.cli.errors import reports_errors
-from fedast.cli.options import jobs_option, run_options
+from fedast.cli.options import jobs_option, on_option, run_options
 
 
 @click.command()
@@ -19,6 +19,7 @@ from fedast.cli.options import jobs_option, run_options
 @click.option("--baseline", help="Label that gains are measured against; default: the last.")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for records and figures.")
 @jobs_option()
+@on_option()
 @run_options
 @reports_errors
 def compare(configs: tuple[str, ...], **options: Any) -> None:

@@ -11,6 +11,7 @@ from fedast.cli.options import (
     jobs_option,
     json_option,
     offline_option,
+    on_option,
     quiet_option,
     set_option,
 )
@@ -23,6 +24,7 @@ from fedast.cli.options import (
 @click.option("--scale", type=click.Choice(["full", "quick"]), default="full", show_default=True,
               help="quick: few clients, small tasks, embedded data; minutes on a CPU.")  # fmt: skip
 @jobs_option("Runs at a time; default: one per core, one on a GPU.")
+@on_option()
 @click.option("--out", type=click.Path(file_okay=False),
               help="Results folder; default: results, or results-quick.")  # fmt: skip
 @click.option("--only", multiple=True, metavar="LABEL",
