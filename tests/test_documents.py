@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from fedast.config.load import load
-from fedast.config.renamed import renamed
+from fedast.algorithms.renamed import _STALENESS, RENAMED_OPTIONS
+from fedast.config.load import load, parse
+from fedast.config.renamed import _KEYS, _OPTIONS, renamed
 from fedast.config.resolve import resolve
+from fedast.config.schema import RunConfig, TaskConfig
+from fedast.parts.options import Section
 from fedast.parts.registry import load_object
 from fedast.run.build import build_tasks
 from fedast.run.simulate import simulate
@@ -133,3 +136,51 @@ def test_files_that_a_page_names_exist(page: str) -> None:
 def test_configurations_use_the_names_of_today(page: Path) -> None:
     for block in blocks(str(page.relative_to(ROOT)), "toml"):
         assert renamed(tomllib.loads(block)) == []
+
+
+CONFIGURATION = "docs/configuration.md"
+
+
+def keys_of(heading: str, after: str) -> list[str]:
+    """The keys in the first column of a table, from the words ``after`` to the next gap."""
+    text = text_of(CONFIGURATION).partition(heading)[2].partition(after)[2]
+    rows = [line for line in text.strip().split("\n\n")[0].splitlines()[2:] if line.startswith("|")]
+    return [key for row in rows for key in re.findall(r"`([^`]+)`", row.split("|")[1])]
+
+
+def paths(section: type[Section], prefix: str = "") -> set[str]:
+    """Every key of a section; those of parts and of other tables are not followed."""
+    found = set()
+    for name, field in section.model_fields.items():
+        kind = field.annotation
+        if name in ("simulation", "compute", "speeds"):
+            assert isinstance(kind, type)
+            found |= paths(kind, f"{prefix}{name}.")
+        else:
+            found.add(f"{prefix}{name}")
+    return found
+
+
+def test_the_configuration_page_has_every_key_of_a_run_and_no_other() -> None:
+    shown = {
+        key.removesuffix(".*").removesuffix(".NAME").removesuffix(".name")
+        for key in keys_of("## Keys", "\n\n|")
+    }
+    assert {key.removeprefix("|") for key in shown} == paths(RunConfig) - {"tasks"}
+
+
+def test_the_configuration_page_has_every_key_of_a_task_and_no_other() -> None:
+    assert set(keys_of("## Keys", "`[[tasks]]`:\n")) - {"task"} == set(TaskConfig.model_fields)
+
+
+def test_the_configuration_page_has_every_old_name() -> None:
+    table = text_of(CONFIGURATION).partition("## Names of earlier versions")[2]
+    then = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    old = {path.rpartition(".")[2] for path in (*_KEYS, *_OPTIONS)}
+    for name in old | {*RENAMED_OPTIONS, *_STALENESS, "candidates"}:
+        assert any(f"`{name}`" in row for row in then), name
+
+
+def test_the_example_of_the_configuration_page_is_a_configuration() -> None:
+    (example,) = blocks(CONFIGURATION, "toml")
+    resolve(parse(tomllib.loads(example), Path()))
