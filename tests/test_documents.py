@@ -9,8 +9,11 @@ import types
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from fedast import Goal, Task, Training
 from fedast.algorithms.renamed import _STALENESS, RENAMED_OPTIONS
 from fedast.config.load import load, parse
 from fedast.config.renamed import _KEYS, _OPTIONS, renamed
@@ -101,6 +104,37 @@ def test_the_algorithm_of_contributing_keeps_the_contract(
     (tmp_path / "fedfair.py").write_text("\n".join(lines), encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     check(algorithm_contract(import_module("fedfair").FedFair(first_k=2)))
+
+
+def test_the_configuration_of_the_readme_is_the_quickstart() -> None:
+    (shown,) = blocks("README.md", "toml")
+    example = load(ROOT / "examples" / "quickstart.toml")
+    assert parse(tomllib.loads(shown)) == example
+
+
+def test_the_python_of_the_readme_runs() -> None:
+    (snippet,) = blocks("README.md", "python")
+    x, y = torch.randn(400, 8), torch.randint(3, (400,))
+    names = {
+        "MyModule": lambda: torch.nn.Linear(8, 3),
+        "x": x,
+        "y": y,
+        "test_x": x,
+        "test_y": y,
+        "indices_per_client": np.array_split(np.arange(400), 40),
+        "another": Task(
+            name="another",
+            model=lambda: torch.nn.Linear(8, 3),
+            train=(x, y),
+            test=(x, y),
+            partition=np.array_split(np.arange(400), 40),
+            training=Training(local_steps=2, batch_size=5),
+            goal=Goal(max_rounds=2),
+        ),
+    }
+    exec(snippet.replace("Goal(target=0.93)", "Goal(target=0.93, max_rounds=2)"), names)
+    point = names["outcome"].curves["mine"][-1]  # type: ignore[attr-defined]
+    assert (point.round, point.model) == (2, "raw")
 
 
 def linked(page: Path) -> list[str]:
