@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from fedast import Goal, Task, Training
-from fedast.algorithms.renamed import _STALENESS, RENAMED_OPTIONS
+from fedast.algorithms.renamed import RENAMED_OPTIONS
 from fedast.config.load import load, parse
-from fedast.config.renamed import _KEYS, _OPTIONS, renamed
+from fedast.config.renamed import _KEYS, renamed
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig, TaskConfig
 from fedast.parts.options import Section
@@ -210,8 +210,8 @@ def test_the_configuration_page_has_every_key_of_a_task_and_no_other() -> None:
 def test_the_configuration_page_has_every_old_name() -> None:
     table = text_of(CONFIGURATION).partition("## Names of earlier versions")[2]
     then = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
-    old = {path.rpartition(".")[2] for path in (*_KEYS, *_OPTIONS)}
-    for name in old | {*RENAMED_OPTIONS, *_STALENESS, "candidates"}:
+    folded = {"candidates", "staleness_slope", "staleness_grace", "points", "max_points"}
+    for name in {path.rpartition(".")[2] for path in _KEYS} | {*RENAMED_OPTIONS} | folded:
         assert any(f"`{name}`" in row for row in then), name
 
 
