@@ -69,10 +69,3 @@ def test_a_key_under_both_names_is_an_error(path: Path) -> None:
     path.write_text(OLD.replace("client_rate = 0.2", "client_rate = 0.2\nclient_lr = 0.2"))
     with pytest.raises(ConfigError, match="is now called client_lr, which is set too"):
         load(path)
-
-
-def test_options_of_the_mean_need_not_name_it(path: Path) -> None:
-    path.write_text(OLD.replace("client_rate = 0.2", "combining = { clip = 1.0 }"))
-    aggregator = load(path).tasks[0].aggregator
-    assert aggregator is not None
-    assert (aggregator.name, aggregator.clip) == ("mean", 1.0)

@@ -103,7 +103,6 @@ def _translate(table: Table, tell: Tell) -> None:
         except ConfigError as error:
             raise ConfigError(f"{where}.{error.key}", error.problem) from None
     for place, _ in _places(table, ["tasks", "*", "aggregator"]):
-        place.setdefault("name", "mean")  # its rule did not have to be given
         if place.get("name") in ("mean", "median"):
             place.pop("trim", None)  # which was written out for all of them
 
