@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from fedast.parts.errors import ConfigError, nearest
-from fedast.parts.options import Section
+from fedast.parts.options import Options, Section
 
 S = TypeVar("S", bound=Section)
 
@@ -70,9 +70,17 @@ def _nested(field: FieldInfo, value: Any, key: str) -> Any:
 
     for mark in _marks(field):
         if isinstance(mark, Part):
-            if isinstance(value, Mapping) and "name" not in value and field.default is not None:
+            if get_origin(field.annotation) is dict:  # parts by name
+                if not isinstance(value, Mapping):
+                    raise ConfigError(key, f"must be a table, got {value!r}")
+                return {name: mark.parse(entry, _join(key, name)) for name, entry in value.items()}
+            if (
+                isinstance(value, Mapping)
+                and "name" not in value
+                and isinstance(field.default, Options)
+            ):
                 value = {"name": field.default.name, **value}  # options of the default part
-            return None if value is None else mark.registry.parse(value, key)
+            return mark.parse(value, key)
     sections = [kind for kind in _types(field.annotation) if issubclass(kind, Section)]
     if len(sections) != 1:
         return value

@@ -175,10 +175,12 @@ class Registry(Generic[T]):
 class Part:
     """Marks a field as a part: ``Annotated[SerializeAsAny[Base], Part(REGISTRY)]``.
 
-    In Python the field then takes whatever ``Registry.parse`` does.
+    In Python the field then takes whatever ``Registry.parse`` does. ``words`` are values of the
+    field that name no part, such as "auto".
     """
 
     registry: Registry[Any]
+    words: tuple[str, ...] = ()
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -186,7 +188,12 @@ class Part:
         return core_schema.no_info_before_validator_function(self._accept, handler(source))
 
     def _accept(self, given: Any) -> Any:
-        return None if given is None else self.registry.parse(given, self.registry.kind)
+        return self.parse(given, self.registry.kind)
+
+    def parse(self, given: Any, key: str) -> Any:
+        if given is None or (isinstance(given, str) and given in self.words):
+            return given
+        return self.registry.parse(given, key)
 
 
 def load_object(address: str, key: str) -> Any:

@@ -21,6 +21,7 @@ from fedast.sim import delays
 from fedast.sim.availability import Always, SimulatedPool
 from fedast.sim.simulator import Deadline, Join, Timer
 from fedast.tasks.task import Task
+from fedast.training.options import TrainerOptions
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 GPU_PRECISION: Final = "fp16"
@@ -126,13 +127,15 @@ def resolve_compute(compute: cfg.Compute) -> cfg.Compute:
         raise ConfigError("compute.precision", f"{compute.precision} needs a CUDA device; use fp32")
     if compute.workers is None:
         update["workers"] = available_cores()
-    if "processes" in (compute.trainer, *compute.trainers.values()):
-        from fedast.training.processes import can_fork
+    for trainer in (compute.trainer, *compute.trainers.values()):
+        if isinstance(trainer, TrainerOptions) and trainer.forks:
+            from fedast.training.processes import can_fork
 
-        if not can_fork():
-            raise ConfigError(
-                "compute.trainer", "processes need a system that forks, without a GPU; use another"
-            )
+            if not can_fork():
+                raise ConfigError(
+                    "compute.trainer",
+                    f"{trainer.name} need a system that forks, without a GPU; use another",
+                )
     return compute.model_copy(update=update)
 
 

@@ -55,8 +55,9 @@ from fedast.sim.delays import Timing
 from fedast.sim.simulator import Simulator
 from fedast.tasks.dataset import Dataset
 from fedast.tasks.task import Task, TrainingFailed
-from fedast.training.choose import Kind, MixedTrainer, fastest_trainers
+from fedast.training.choose import MixedTrainer, fastest_trainers
 from fedast.training.kernels.net import Precision
+from fedast.training.options import Batched, Resources, TrainerOptions
 from fedast.training.trainer import DeviceTask, Trainer
 
 Watch: TypeAlias = Callable[[Algorithm, RunMetrics], Observer]
@@ -179,7 +180,7 @@ def simulate(
             plane = recording = RecordingLearner(learner, answers)
             # (Calibration changes its cache in place, so it cannot be gone back on.)
             fixed = any(task.server.calibration.use != "never" for task in tasks)
-            forked = "processes" in compute.trainers.values()
+            forked = any(trainer.forks for trainer in compute.trainers.values())
             checkpointer = Checkpointer(
                 checkpointing, learner, recording, schedule, careful=forked and not fixed, live=live
             )
@@ -258,18 +259,18 @@ def choose_trainers(compute: Compute, tasks: Sequence[Task], seed: int) -> Compu
             )
     if set(compute.trainers) >= set(names):
         return compute
-    kinds: dict[str, Kind]
-    if compute.trainer != "auto":
-        kinds = dict.fromkeys(names, compute.trainer)
+    chosen: dict[str, TrainerOptions]
+    if isinstance(compute.trainer, TrainerOptions):
+        chosen = dict.fromkeys(names, compute.trainer)
     elif compute.device == "cuda":
-        kinds = dict.fromkeys(names, "batched")
+        chosen = dict.fromkeys(names, Batched())
     else:
         with arithmetic(compute):
             cpu = torch.device("cpu")
             moved: dict[int, Dataset] = {}
             device_tasks = {task.name: DeviceTask.build(task, seed, cpu, moved) for task in tasks}
-            kinds = fastest_trainers(device_tasks, seed, workers=compute.workers or 1)
-    return compute.model_copy(update={"trainers": kinds | compute.trainers})
+            chosen = fastest_trainers(device_tasks, seed, workers=compute.workers or 1)
+    return compute.model_copy(update={"trainers": chosen | compute.trainers})
 
 
 def _make_trainer(
@@ -281,10 +282,8 @@ def _make_trainer(
     trainer = MixedTrainer(
         device_tasks,
         seed,
-        {name: compute.trainers[name] for name in device_tasks},
-        workers=compute.workers or 1,
-        batch_limit=compute.batch_limit,
-        precision=_settled(compute),
+        compute.trainers,
+        Resources(compute.workers or 1, compute.batch_limit, _settled(compute)),
     )
     return trainer if profiler is None else ProfiledTrainer(trainer, profiler)
 
