@@ -145,7 +145,7 @@ class Compute(Section):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     trainer: Annotated[str | TrainerOptions, Part(TRAINERS, words=("auto",)), _plain_name] = "auto"
-    """How local trainings are computed. auto: batched on a GPU; on a CPU the fastest of fedast's own
+    """How clients are trained. auto: batched on a GPU; on a CPU the fastest of fedast's own
     for each task, which is found by timing them."""
     trainers: dict[str, Annotated[TrainerOptions, Part(TRAINERS), _plain_name]] = Field(
         default_factory=dict
