@@ -22,6 +22,7 @@ from fedast.aggregation.server_optimizers import SERVER_OPTIMIZERS, ServerOptimi
 from fedast.aggregation.settings import Calibration
 from fedast.algorithms.fedast import FedASTDynamic
 from fedast.algorithms.options import ALGORITHMS, AlgorithmOptions
+from fedast.federation.transports import TRANSPORTS, Nats, TransportOptions
 from fedast.parts.options import Options, Section
 from fedast.parts.registry import Part
 from fedast.sim.availability import AVAILABILITY, ActiveCap, AvailabilityOptions
@@ -165,6 +166,8 @@ class Compute(Section):
 class FederationConfig(Section):
     """A real federation: ``fedast serve`` and ``fedast client``. Times are in seconds."""
 
+    transport: Annotated[TransportOptions, Part(TRANSPORTS), _plain_name] = Nats()
+    """What carries the messages."""
     min_clients: int = Field(1, ge=1)
     """Clients that must be there before it begins."""
     lease: float = Field(30.0, gt=0)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from fedast.parts.options import Options
-from fedast.parts.registry import Registry, make_importable
+from fedast.parts.registry import Registry
 from fedast.reproduce.results import StudyResults
 
 if TYPE_CHECKING:
@@ -76,6 +76,4 @@ FIGURES: Registry[FigureOptions] = Registry(
 
 def find_figure(name: str) -> StudyFigure:
     """What draws the figure that a study's file names."""
-    if ":" in name:
-        make_importable(())
     return FIGURES.parse(name, "figures").build()
