@@ -45,6 +45,7 @@ from fedast.sim.availability import AVAILABILITY
 from fedast.sim.delays import DELAYS
 from fedast.tasks.paper import ImageOptions, split
 from fedast.tasks.presets import PRESETS
+from fedast.training.options import Batched, Serial
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -531,10 +532,11 @@ def test_every_key_of_compute() -> None:
     def noted(*settings: str) -> set[str]:
         return {note.place for note in notes_of(given(settings))}
 
-    assert set(settled(trainer="serial").trainers.values()) == {"serial"}
-    assert set(settled(trainer="batched").trainers.values()) == {"batched"}
+    assert set(settled(trainer="serial").trainers.values()) == {Serial()}
+    assert set(settled(trainer="batched").trainers.values()) == {Batched()}
     trainers = {"digits-mlp": "serial", "synthetic": "batched"}
-    assert settled(trainer="processes", trainers=trainers).trainers == trainers
+    found = settled(trainer="processes", trainers=trainers)
+    assert found.model_dump()["trainers"] == trainers
     table = "compute.trainers={digits-mlp='serial', synthetic='batched'}"
     assert "compute.trainer" in noted(table, "compute.trainer=processes")
     assert "compute.trainer" not in noted(table, "compute.trainer=serial")

@@ -120,7 +120,7 @@ def test_a_study_can_name_a_figure_of_ones_own(small: Path, tmp_path: Path) -> N
     fedast("reproduce", small, "--scale", "quick", "--out", out, *only)
     refused = fedast("report", out, small)
     assert refused.exit_code == 2
-    assert "own_figure:finish: cannot import 'own_figure'" in refused.output
+    assert "own_figure:finish: module 'own_figure' cannot be imported" in refused.output
     (tmp_path / "own_figure.py").write_text(OWN_FIGURE)
     page = fedast("report", out, small)
     assert page.exit_code == 0, page.output

@@ -14,9 +14,11 @@ from fedast.cli.loading import load_resolved, prepare_data
 from fedast.cli.tables import new_table
 from fedast.config.schema import Compute
 from fedast.parts.errors import ConfigError
+from fedast.parts.registry import make_importable
 from fedast.run import bench
 from fedast.run.build import build_tasks, check_inputs
 from fedast.run.compute import resolve_compute
+from fedast.training.options import TRAINERS
 from fedast.training.processes import can_fork
 
 
@@ -51,8 +53,10 @@ def run_bench(
         prepare_data([config], offline=False)
         compute = resolve_compute(config.compute)
         tasks = build_tasks(config)
-    if "processes" in trainers and not can_fork():
-        raise ConfigError("--trainer", "processes need a system that forks, without a GPU")
+    make_importable(())
+    for name in trainers:
+        if TRAINERS.find(name, "--trainer").forks and not can_fork():
+            raise ConfigError("--trainer", f"{name} need a system that forks, without a GPU")
     if not trainers:
         cuda = compute.device == "cuda" or not can_fork()
         trainers = ("serial", "batched") if cuda else ("serial", "processes", "batched")

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
@@ -24,16 +23,14 @@ from fedast.cli.loading import load_resolved
 from fedast.cli.processes import Processes
 from fedast.cli.tables import result_table
 from fedast.federation import wire
-from fedast.federation.agent import Agent
-from fedast.federation.keys import name_of
-from fedast.federation.nats.client import NatsClient, send_command
+from fedast.federation.nats.client import send_command
 from fedast.federation.nats.connection import Credentials, connect
-from fedast.federation.nats.names import CONTROL_INBOX, SERVER_INBOX, inbox
-from fedast.federation.nats.server import NatsServer
+from fedast.federation.nats.names import CONTROL_INBOX
 from fedast.federation.nats.setup import CONTROL, SERVER, Layout, client_name, initialise
 from fedast.federation.transport import TransportError
+from fedast.federation.transports import Nats
 from fedast.parts.errors import ConfigError
-from fedast.records.run import RESULT, RunResult, read_run
+from fedast.records.run import RESULT, read_run
 
 for noisy in ("nats", "asyncio"):  # they warn about normal events of TLS
     logging.getLogger(noisy).setLevel(logging.ERROR)
@@ -92,7 +89,11 @@ def init(
         if nodes:
             text = text.replace("[federation]\n", f"[federation]\nreplicas = {len(nodes)}\n")
     else:
-        replicas = load_resolved(config, ()).federation.replicas
+        federation = load_resolved(config, ()).federation
+        if federation.transport.name != Nats.name:
+            raise ConfigError("federation.transport", "fedast federation is for NATS only; start "
+                              "fedast serve and fedast client yourself")  # fmt: skip
+        replicas = federation.replicas
         if nodes and replicas < 3:
             raise ConfigError("federation.replicas", f"is {replicas}; for a cluster set it to 3")
         text = Path(config).read_text()
@@ -297,7 +298,8 @@ def serve(
     log_file: str | None = None,
     clients: Sequence[int] | None = None,
 ) -> None:
-    from fedast.run.federate import Federation
+    from fedast.run.serve import endpoint_of
+    from fedast.run.serve import serve as run_server
 
     console = Console(highlight=False)
     terminal = console.is_terminal and not quiet
@@ -312,22 +314,12 @@ def serve(
             LiveView(console, title, limits, "seconds") if terminal else LineView(click.echo, title)
         )
 
-    async def go() -> tuple[RunResult, bool]:
-        keys = Credentials(Path(creds))
-        connection = await connect(servers, keys, name="server", inbox_prefix=SERVER_INBOX)
-        how = config.federation
-        transport = NatsServer(connection, known, how.redeliver_after, how.replicas)
-        watch = () if view is None else (view.watch,)
-        federation = Federation(config, transport, Path(out), watch)
-        _stop_on_signal(federation.server.stop)
-        try:
-            result = await federation.run()
-        finally:
-            await transport.close()
-        return result, federation.server.finished
-
+    endpoint = endpoint_of(config, servers, Path(creds))
+    watch = () if view is None else (view.watch,)
     with view if isinstance(view, LiveView) else nullcontext():
-        result, finished = asyncio.run(go())
+        result, finished = asyncio.run(
+            run_server(config, endpoint, known, Path(out), watch=watch, started=_stop_on_signal)
+        )
     console.print(result_table(result, title, "seconds"))
     if not finished:
         click.echo("stopped; start it again to continue")
@@ -335,36 +327,17 @@ def serve(
 
 def run_client(path: str, *, servers: Sequence[str], creds: str) -> None:
     from fedast.run.federate import LocalTraining
+    from fedast.run.serve import endpoint_of, take_part
 
     _log_to(None, verbose=True)
     import torch
 
     torch.set_num_threads(1)
-    client = _number(Path(creds))
     config = load_resolved(path, ())
+    client = config.federation.transport.client_number(Path(creds))
     training = LocalTraining(config, client)
-
-    async def go() -> None:
-        keys = Credentials(Path(creds))
-        connection = await connect(
-            servers, keys, name=client_name(client), inbox_prefix=inbox(client)
-        )
-        transport = NatsClient(connection, client, config.federation.redeliver_after)
-        beat = min(5.0, config.federation.lease / 4)
-        software = f"fedast {version('fedast')}"
-        agent = Agent(client, transport, training, software=software, hello_every=beat)
-        _stop_on_signal(agent.stop)
-        await agent.run()
-
-    asyncio.run(go())
-
-
-def _number(creds: Path) -> int:
-    """A client's number is in the name of its certificate."""
-    try:
-        return int(name_of(creds).removeprefix("client-"))
-    except (OSError, ValueError, IndexError) as error:
-        raise ConfigError("--creds", f"{creds}: has no client's certificate ({error})") from None
+    endpoint = endpoint_of(config, servers, Path(creds))
+    asyncio.run(take_part(config, endpoint, client, training, started=_stop_on_signal))
 
 
 def _stop_on_signal(stop: Callable[[], None]) -> None:

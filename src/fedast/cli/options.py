@@ -9,8 +9,6 @@ import click
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-TRAINERS = ("serial", "processes", "batched")
-
 
 def set_option(text: str = "Override a key.") -> Decorator:
     return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=text)
@@ -61,8 +59,9 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         set_option("Override a key, such as simulation.clients=50; repeatable."),
         device_option("Where to train; default: what the configuration says."),
-        click.option("--trainer", type=click.Choice(["auto", *TRAINERS]),
-                     help="How to train; default: what the configuration says."),
+        click.option("--trainer", metavar="NAME",
+                     help="How to train: auto, serial, processes, batched, or one of your own "
+                          "(package.module:Name); default: what the configuration says."),
         precision_option("Precision of matrix products on a GPU; default: tf32."),
         click.option("--events", is_flag=True, help="Also write events.jsonl, every event."),
         click.option("--overwrite", is_flag=True, help="Replace a run that is already there."),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, fields, replace
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -40,6 +39,7 @@ from fedast.tasks.paper import ImageOptions
 from fedast.tasks.preset import Preset
 from fedast.tasks.presets import PRESETS
 from fedast.tasks.task import Allocation
+from fedast.training.options import TrainerOptions
 
 
 def notes_of(config: RunConfig) -> list[Note]:
@@ -339,15 +339,15 @@ def _elsewhere(config: RunConfig) -> Reasons:
     if config.path and not own and not names_own_code(config.model_dump(exclude={"path"})):
         yield "path", "no part of the run is your own code"
     names = [task.name or task.use for task in config.tasks]
-    kinds: set[Any] = {compute.trainers.get(name, compute.trainer) for name in names}
+    kinds = [compute.trainers.get(name, compute.trainer) for name in names]
     all_chosen = all(name in compute.trainers for name in names)
     if _given(compute, "trainer") and all_chosen and compute.trainer not in kinds:
         yield "compute.trainer", "compute.trainers has one for every task"
-    if not compute.trainers:  # a run that chose them has written out the rest too
-        if _given(compute, "workers") and compute.trainer in ("serial", "batched"):
-            yield "compute.workers", f'the trainer is "{compute.trainer}"'
-        if _given(compute, "batch_limit") and compute.trainer in ("serial", "processes"):
-            yield "compute.batch_limit", f'the trainer is "{compute.trainer}"'
+    # (A run that chose trainers has written out the rest too.)
+    if not compute.trainers and isinstance(compute.trainer, TrainerOptions):
+        for key in ("workers", "batch_limit"):
+            if _given(compute, key) and key not in compute.trainer.uses:
+                yield f"compute.{key}", f'the trainer is "{compute.trainer.name}"'
     if config.federation.evaluate == "server":
         for key in ("evaluators", "holdout"):
             if _given(config.federation, key):

@@ -8,18 +8,27 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import (
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    SerializeAsAny,
+    model_validator,
+)
 
 from fedast.aggregation.aggregators import AGGREGATORS, AggregatorOptions
 from fedast.aggregation.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizerOptions
 from fedast.aggregation.settings import Calibration
 from fedast.algorithms.fedast import FedASTDynamic
 from fedast.algorithms.options import ALGORITHMS, AlgorithmOptions
-from fedast.parts.options import Section
+from fedast.federation.transports import TRANSPORTS, Nats, TransportOptions
+from fedast.parts.options import Options, Section
 from fedast.parts.registry import Part
 from fedast.records.observers import OBSERVERS, ObserverOptions
 from fedast.sim.availability import AVAILABILITY, ActiveCap, AvailabilityOptions
 from fedast.sim.delays import DELAYS, DelayOptions, ShiftedExponential
+from fedast.training.options import TRAINERS, TrainerOptions
 
 
 class SpeedGroups(Section):
@@ -126,13 +135,25 @@ class TaskConfig(TrainingOverrides):
     leave_time: float | None = Field(None, gt=0)
 
 
+def _shortest(part: Any) -> Any:
+    table = part.model_dump(mode="json") if isinstance(part, Options) else part
+    return table["name"] if isinstance(table, dict) and set(table) == {"name"} else table
+
+
+_plain_name = PlainSerializer(_shortest)
+"""A part without options is written as its name, not as a table."""
+
+
 class Compute(Section):
     """Where and how the models are trained."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    trainer: Literal["auto", "serial", "processes", "batched"] = "auto"
-    """auto: batched on a GPU; on a CPU the fastest for each task, which is found by timing them."""
-    trainers: dict[str, Literal["serial", "processes", "batched"]] = Field(default_factory=dict)
+    trainer: Annotated[str | TrainerOptions, Part(TRAINERS, words=("auto",)), _plain_name] = "auto"
+    """How clients are trained. auto: batched on a GPU; on a CPU the fastest of fedast's own
+    for each task, which is found by timing them."""
+    trainers: dict[str, Annotated[TrainerOptions, Part(TRAINERS), _plain_name]] = Field(
+        default_factory=dict
+    )
     """The trainer of each task; ``auto`` writes down here what it chose."""
     precision: Literal["auto", "fp32", "tf32", "fp16", "bf16"] = "auto"
     """On a GPU: fp32; tf32 (auto) in all matrix products; fp16 (as many digits, faster) or bf16 in
@@ -148,6 +169,8 @@ class Compute(Section):
 class FederationConfig(Section):
     """A real federation: ``fedast serve`` and ``fedast client``. Times are in seconds."""
 
+    transport: Annotated[TransportOptions, Part(TRANSPORTS), _plain_name] = Nats()
+    """What carries the messages."""
     min_clients: int = Field(1, ge=1)
     """Clients that must be there before it begins."""
     lease: float = Field(30.0, gt=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -72,11 +72,14 @@ def _nested(field: FieldInfo, value: Any, key: str) -> Any:
         if isinstance(mark, Part):
             if isinstance(value, tuple):
                 return tuple(
-                    mark.registry.parse(entry, f"{key}.{_entry_name(entry, number)}")
+                    mark.parse(entry, f"{key}.{_entry_name(entry, number)}")
                     for number, entry in enumerate(value)
                 )
-            named = mark.named(value, field.default)
-            return None if value is None else mark.registry.parse(named, key)
+            if get_origin(field.annotation) is dict:  # parts by name
+                if not isinstance(value, Mapping):
+                    raise ConfigError(key, f"must be a table, got {value!r}")
+                return {name: mark.parse(entry, _join(key, name)) for name, entry in value.items()}
+            return mark.parse(mark.named(value, field.default), key)
     sections = [kind for kind in _types(field.annotation) if issubclass(kind, Section)]
     if len(sections) != 1:
         return value

@@ -176,11 +176,13 @@ class Part:
     """Marks a field as a part: ``Annotated[SerializeAsAny[Base], Part(REGISTRY)]``.
 
     In Python the field then takes whatever ``Registry.parse`` does. ``default`` names the part
-    whose options a table without a name has, where that is not the field's default.
+    whose options a table without a name has, where that is not the field's default; ``words`` are
+    values of the field that name no part, such as "auto".
     """
 
     registry: Registry[Any]
     default: str | None = None
+    words: tuple[str, ...] = ()
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -188,9 +190,12 @@ class Part:
         return core_schema.no_info_before_validator_function(self._accept, handler(source))
 
     def _accept(self, given: Any) -> Any:
-        if given is None:
-            return None
-        return self.registry.parse(self.named(given, None), self.registry.kind)
+        return self.parse(self.named(given, None), self.registry.kind)
+
+    def parse(self, given: Any, key: str) -> Any:
+        if given is None or (isinstance(given, str) and given in self.words):
+            return given
+        return self.registry.parse(given, key)
 
     def named(self, given: Any, field_default: Any) -> Any:
         """A table with the name of its part, if it has none and there is a default."""

@@ -33,8 +33,9 @@ from fedast.tasks.models import CharLSTM, cifar_cnn, lenet5, perceptron
 from fedast.tasks.task import Task, Training
 from fedast.training.batched import BatchedTrainer
 from fedast.training.kernels.net import Precision
+from fedast.training.options import TRAINERS, Resources
 from fedast.training.processes import ProcessTrainer
-from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Trainer, batches_of
+from fedast.training.trainer import DeviceTask, Job, batches_of
 
 CLIENTS, SAMPLES = 100, 300
 
@@ -136,20 +137,19 @@ def _measure(
 ) -> Speed:
     task = device_task.task.name
     device_tasks = {task: device_task}
-    trainer: Trainer
     note = ""
     precision: Precision = "fp32" if compute.precision == "auto" else compute.precision
-    match name:
-        case "serial":
-            trainer, count = SerialTrainer(device_tasks, 0), 1
-        case "processes":
-            workers = compute.workers or 1
-            trainer, count = ProcessTrainer(device_tasks, 0, workers=workers), 4 * workers
-            note = f"{workers} workers"
-        case _:
-            trainer = BatchedTrainer(device_tasks, 0, precision=precision)
+    resources = Resources(compute.workers or 1, precision=precision)
+    trainer = TRAINERS.parse(name, "--trainer").build(device_tasks, 0, resources)
+    match trainer:
+        case ProcessTrainer():
+            count = 4 * resources.workers
+            note = f"{resources.workers} workers"
+        case BatchedTrainer():
             note = trainer.alone.get(task, "")
             count = 1 if note else together
+        case _:
+            count = min(together, trainer.limit(task))
     base = device_task.model.read()
     jobs = [Job(n, n % len(device_task.task.partition), base) for n in range(count)]
     try:
@@ -294,7 +294,7 @@ def measure_run(config: RunConfig, updates: int | None = None) -> Shares:
         sizes=profiler.sizes,
         gpu_gib=torch.cuda.max_memory_allocated() / 2**30 if compute.device == "cuda" else None,
         host_gib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        trainers=compute.trainers,
+        trainers={task: trainer.name for task, trainer in compute.trainers.items()},
     )
 
 

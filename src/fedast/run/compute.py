@@ -12,10 +12,10 @@ from fedast.config.schema import Compute
 from fedast.core.protocol import TaskName
 from fedast.parts.errors import ConfigError, nearest
 from fedast.tasks.task import Task
+from fedast.training.options import Batched, Resources, TrainerOptions
 
 if TYPE_CHECKING:
     from fedast.learner.profiling import Profiler
-    from fedast.training.choose import Kind
     from fedast.training.kernels.net import Precision
     from fedast.training.trainer import DeviceTask, Trainer
 
@@ -46,13 +46,15 @@ def resolve_compute(compute: cfg.Compute) -> cfg.Compute:
         raise ConfigError("compute.precision", f"{compute.precision} needs a CUDA device; use fp32")
     if compute.workers is None:
         update["workers"] = available_cores()
-    if "processes" in (compute.trainer, *compute.trainers.values()):
-        from fedast.training.processes import can_fork
+    for trainer in (compute.trainer, *compute.trainers.values()):
+        if isinstance(trainer, TrainerOptions) and trainer.forks:
+            from fedast.training.processes import can_fork
 
-        if not can_fork():
-            raise ConfigError(
-                "compute.trainer", "processes need a system that forks, without a GPU; use another"
-            )
+            if not can_fork():
+                raise ConfigError(
+                    "compute.trainer",
+                    f"{trainer.name} needs a system that forks, without a GPU; use another",
+                )
     return compute.model_copy(update=update)
 
 
@@ -73,11 +75,11 @@ def choose_trainers(compute: Compute, tasks: Sequence[Task], seed: int) -> Compu
             )
     if set(compute.trainers) >= set(names):
         return compute
-    kinds: dict[str, Kind]
-    if compute.trainer != "auto":
-        kinds = dict.fromkeys(names, compute.trainer)
+    chosen: dict[str, TrainerOptions]
+    if isinstance(compute.trainer, TrainerOptions):
+        chosen = dict.fromkeys(names, compute.trainer)
     elif compute.device == "cuda":
-        kinds = dict.fromkeys(names, "batched")
+        chosen = dict.fromkeys(names, Batched())
     else:
         import torch
 
@@ -89,8 +91,8 @@ def choose_trainers(compute: Compute, tasks: Sequence[Task], seed: int) -> Compu
             cpu = torch.device("cpu")
             moved: dict[int, Dataset] = {}
             device_tasks = {task.name: DeviceTask.build(task, seed, cpu, moved) for task in tasks}
-            kinds = fastest_trainers(device_tasks, seed, workers=compute.workers or 1)
-    return compute.model_copy(update={"trainers": kinds | compute.trainers})
+            chosen = fastest_trainers(device_tasks, seed, workers=compute.workers or 1)
+    return compute.model_copy(update={"trainers": chosen | compute.trainers})
 
 
 def make_trainer(
@@ -102,14 +104,8 @@ def make_trainer(
     from fedast.learner.profiling import ProfiledTrainer
     from fedast.training.choose import MixedTrainer
 
-    trainer = MixedTrainer(
-        device_tasks,
-        seed,
-        {name: compute.trainers[name] for name in device_tasks},
-        workers=compute.workers or 1,
-        batch_limit=compute.batch_limit,
-        precision=precision_of(compute),
-    )
+    resources = Resources(compute.workers or 1, compute.batch_limit, precision_of(compute))
+    trainer = MixedTrainer(device_tasks, seed, compute.trainers, resources)
     return trainer if profiler is None else ProfiledTrainer(trainer, profiler)
 
 

@@ -159,7 +159,7 @@ def run_world(
             plane = recording = RecordingLearner(learner, answers)
             # (Calibration changes its cache in place, so it cannot be gone back on.)
             fixed = any(task.server.calibration.use != "never" for task in tasks)
-            forked = "processes" in compute.trainers.values()
+            forked = any(trainer.forks for trainer in compute.trainers.values())
             checkpointer = Checkpointer(
                 checkpointing, learner, recording, schedule, careful=forked and not fixed, live=live
             )

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias, final
+from typing import final
 
 from fedast.core.protocol import TaskName
-from fedast.training.batched import BatchedTrainer
-from fedast.training.kernels.net import Precision
-from fedast.training.processes import ProcessTrainer, can_fork
-from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Trainer, Update
-
-Kind: TypeAlias = Literal["serial", "processes", "batched"]
+from fedast.training.options import Batched, Processes, Resources, Serial, TrainerOptions
+from fedast.training.processes import can_fork
+from fedast.training.trainer import DeviceTask, Job, Trainer, Update
 
 _TRIAL = 2
 """Jobs per worker when trainers are timed."""
@@ -29,64 +26,62 @@ class MixedTrainer:
         self,
         device_tasks: Mapping[TaskName, DeviceTask],
         seed: int,
-        kinds: Mapping[TaskName, Kind],
-        *,
-        workers: int,
-        batch_limit: int | None = None,
-        precision: Precision = "fp32",
+        chosen: Mapping[TaskName, TrainerOptions],
+        resources: Resources,
     ) -> None:
-        self._by_kind: dict[Kind, Trainer] = {}
-        self._kinds = dict(kinds)
-        for kind in dict.fromkeys(kinds.values()):
-            mine = {
-                name: device_task
-                for name, device_task in device_tasks.items()
-                if kinds[name] == kind
-            }
-            match kind:
-                case "serial":
-                    self._by_kind[kind] = SerialTrainer(mine, seed)
-                case "processes":
-                    self._by_kind[kind] = ProcessTrainer(mine, seed, workers=workers)
-                case "batched":
-                    self._by_kind[kind] = BatchedTrainer(
-                        mine, seed, most=batch_limit, precision=precision
-                    )
+        together: list[tuple[TrainerOptions, dict[TaskName, DeviceTask]]] = []
+        for name, device_task in device_tasks.items():
+            options = chosen[name]
+            mine = next((tasks for other, tasks in together if other == options), None)
+            if mine is None:
+                mine = {}
+                together.append((options, mine))
+            mine[name] = device_task
+        self._trainers: list[Trainer] = []
+        self._of: dict[TaskName, Trainer] = {}
+        for options, tasks in together:
+            trainer = options.build(tasks, seed, resources)
+            self._trainers.append(trainer)
+            self._of |= dict.fromkeys(tasks, trainer)
 
     def limit(self, task: TaskName) -> int:
-        return self._by_kind[self._kinds[task]].limit(task)
+        return self._of[task].limit(task)
 
     def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
-        return self._by_kind[self._kinds[task]].train(task, jobs)
+        return self._of[task].train(task, jobs)
 
     def close(self) -> None:
-        for trainer in self._by_kind.values():
+        for trainer in self._trainers:
             trainer.close()
 
 
 def fastest_trainers(
     device_tasks: Mapping[TaskName, DeviceTask], seed: int, *, workers: int
-) -> dict[TaskName, Kind]:
-    """The fastest trainer for each task on a CPU, found by timing a few local trainings.
+) -> dict[TaskName, TrainerOptions]:
+    """The fastest of fedast's own trainers for each task on a CPU, found by timing a few local
+    trainings.
 
     Batching clients pays off only for models so small that a step is mostly overhead, so only
     those are timed with it.
     """
     if workers < 2:
-        return dict.fromkeys(device_tasks, "serial")
-    serial = SerialTrainer(device_tasks, seed)
-    processes = ProcessTrainer(device_tasks, seed, workers=workers) if can_fork() else None
-    kinds: dict[TaskName, Kind] = {}
+        return dict.fromkeys(device_tasks, Serial())
+    resources = Resources(workers=workers)
+    serial = Serial().build(device_tasks, seed, resources)
+    processes = Processes().build(device_tasks, seed, resources) if can_fork() else None
+    chosen: dict[TaskName, TrainerOptions] = {}
     try:
         for name, device_task in device_tasks.items():
-            seconds: dict[Kind, float] = {"serial": _time(serial, name, device_task, _TRIAL)}
+            seconds: dict[TrainerOptions, float] = {
+                Serial(): _time(serial, name, device_task, _TRIAL)
+            }
             if processes is not None:
-                seconds["processes"] = _time(processes, name, device_task, _TRIAL * workers)
-            if seconds["serial"] < _SMALL:
-                together = BatchedTrainer({name: device_task}, seed)
-                seconds["batched"] = _time(together, name, device_task, _TOGETHER)
-            kinds[name] = min(seconds, key=lambda kind: seconds[kind])
-        return kinds
+                seconds[Processes()] = _time(processes, name, device_task, _TRIAL * workers)
+            if seconds[Serial()] < _SMALL:
+                together = Batched().build({name: device_task}, seed, resources)
+                seconds[Batched()] = _time(together, name, device_task, _TOGETHER)
+            chosen[name] = min(seconds, key=lambda options: seconds[options])
+        return chosen
     finally:
         if processes is not None:
             processes.close()

@@ -8,7 +8,6 @@ import click
 
 from fedast.cli.errors import reports_errors
 from fedast.cli.options import (
-    TRAINERS,
     config_argument,
     device_option,
     json_option,
@@ -23,8 +22,9 @@ from fedast.cli.options import (
     "--trainer",
     "trainers",
     multiple=True,
-    type=click.Choice(TRAINERS),
-    help="Measure this one; repeatable. Default: those that suit the device.",
+    metavar="NAME",
+    help="Measure this one: serial, processes, batched, or one of your own (package.module:Name); "
+    "repeatable. Default: those of fedast that suit the device.",
 )
 @click.option("--clients", default=48, show_default=True, type=click.IntRange(min=1),
               help="Clients that the batched trainer trains together.")  # fmt: skip

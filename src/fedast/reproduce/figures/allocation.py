@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedast.reproduce.figures.drawing import colour_of, empty, frame, legend, runs_if_any
+from fedast.reproduce.figures.registry import study_figure
 from fedast.reproduce.results import StudyResults
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@study_figure("allocation")
 def allocation(results: StudyResults) -> Figure:
     """Active requests of every task, of the first variant that reallocates any."""
     figure = frame(1, 1, 7.0, 3.4)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fedast.reproduce.figures.drawing import GREY, colour_of, empty, frame, legend
+from fedast.reproduce.figures.registry import study_figure
 from fedast.reproduce.results import Key, Missing, StudyResults, Unreached
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@study_figure("bars")
 def bars(results: StudyResults) -> Figure:
     """Mean times over seeds; a group for each value of x, or for each task if there is no x."""
     panels = results.labels("panel")

@@ -21,6 +21,7 @@ from fedast.reproduce.figures.drawing import (
     metric_of,
     runs_if_any,
 )
+from fedast.reproduce.figures.registry import study_figure
 from fedast.reproduce.results import Key, StudyResults
 
 if TYPE_CHECKING:
@@ -28,12 +29,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@study_figure("curves")
 def curves(results: StudyResults) -> Figure:
     """The metric, with targets and the mean times at which they are reached."""
     return _mean_curves(results, metric_of(results), lambda point: point, targets=True)
 
 
+@study_figure("losses")
 def losses(results: StudyResults) -> Figure:
+    """The loss over simulated time."""
     return _mean_curves(
         results, "loss", lambda point: replace(point, value=point.loss), targets=False
     )

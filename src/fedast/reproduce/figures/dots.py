@@ -7,17 +7,20 @@ import statistics
 from typing import TYPE_CHECKING
 
 from fedast.reproduce.figures.drawing import GREY, colour_of, frame, runs_if_any
+from fedast.reproduce.figures.registry import study_figure
 from fedast.reproduce.results import Key, StudyResults
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@study_figure("dots")
 def dots(results: StudyResults) -> Figure:
     """Times to target of many variants, in the order of the study."""
     return _dot_rows(results, ranked=False)
 
 
+@study_figure("ranking")
 def ranking(results: StudyResults) -> Figure:
     """Times to target of many variants, the fastest first."""
     return _dot_rows(results, ranked=True)

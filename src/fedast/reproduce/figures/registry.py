@@ -1,21 +1,18 @@
 """The figures that a study's file can name.
 
-Built-in ones have a name here; anybody's own are named as ``package.module:function``.
+Those of fedast are functions marked with ``@study_figure`` in the modules beside this one. Other
+packages offer theirs as entry points in the group ``fedast.figures``, and a file can name any
+function as ``package.module:function``.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from fedast.parts.errors import ConfigError, nearest
-from fedast.reproduce.figures.allocation import allocation
-from fedast.reproduce.figures.bars import bars
-from fedast.reproduce.figures.curves import curves, losses
-from fedast.reproduce.figures.dots import dots, ranking
-from fedast.reproduce.figures.sweep import sweep_final, sweep_rounds, sweep_time
-from fedast.reproduce.figures.tasks import tasks
+from fedast.parts.options import Options
+from fedast.parts.registry import Registry
 from fedast.reproduce.results import StudyResults
 
 if TYPE_CHECKING:
@@ -32,32 +29,51 @@ class StudyFigure(Protocol):
     def __call__(self, results: StudyResults, /) -> Figure: ...
 
 
-FIGURES: Mapping[str, StudyFigure] = {
-    "tasks": tasks,
-    "bars": bars,
-    "dots": dots,
-    "ranking": ranking,
-    "curves": curves,
-    "losses": losses,
-    "allocation": allocation,
-    "sweep-time": sweep_time,
-    "sweep-rounds": sweep_rounds,
-    "sweep-final": sweep_final,
-}
+class FigureOptions(Options, ABC):
+    """A kind of figure."""
+
+    roles: ClassVar[tuple[str, ...]] = ()
+    """Roles that the study's axes must have."""
+
+    @abstractmethod
+    def build(self) -> StudyFigure: ...
+
+
+class _Function(FigureOptions):
+    """A figure drawn by a plain function."""
+
+    target: ClassVar[StudyFigure]
+
+    def build(self) -> StudyFigure:
+        return type(self).target
+
+
+def _from_function(
+    name: str, target: Callable[..., Any], roles: tuple[str, ...] = ()
+) -> type[FigureOptions]:
+    attributes = {
+        "__doc__": target.__doc__,
+        "__module__": getattr(target, "__module__", __name__),
+        "name": name,
+        "roles": roles,
+        "target": staticmethod(target),
+    }
+    return type(getattr(target, "__name__", type(target).__name__), (_Function,), attributes)
+
+
+def study_figure(name: str, *, roles: tuple[str, ...] = ()) -> Callable[[StudyFigure], Any]:
+    """Make a function the figure of this name."""
+    return lambda function: _from_function(name, function, roles)
+
+
+FIGURES: Registry[FigureOptions] = Registry(
+    "figures",
+    FigureOptions,  # type: ignore[type-abstract]
+    [__package__],
+    adapt=_from_function,
+)
 
 
 def find_figure(name: str) -> StudyFigure:
-    """A built-in figure, or the function at ``package.module:function``."""
-    if name in FIGURES:
-        return FIGURES[name]
-    module_name, colon, function_name = name.partition(":")
-    if not colon:
-        raise ConfigError("figures", f"there is no figure {name!r}{nearest(name, FIGURES)}")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError("figures", f"{name}: cannot import {module_name!r}: {error}") from error
-    figure: StudyFigure | None = getattr(module, function_name, None)
-    if not callable(figure):
-        raise ConfigError("figures", f"{name}: {module_name!r} has no function {function_name!r}")
-    return figure
+    """What draws the figure that a study's file names."""
+    return FIGURES.parse(name, "figures").build()

@@ -12,6 +12,7 @@ import numpy as np
 from fedast.records.compact import TaskRecord
 from fedast.report.figures import DASHES
 from fedast.reproduce.figures.drawing import colour_of, empty, frame, legend, metric_of
+from fedast.reproduce.figures.registry import study_figure
 from fedast.reproduce.findings import every_run
 from fedast.reproduce.results import Missing, StudyResults, Unreached
 
@@ -20,15 +21,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@study_figure("sweep-time", roles=("x",))
 def sweep_time(results: StudyResults) -> Figure:
+    """Times to target along the axis x."""
     return _sweep(results, [("simulated time to target", lambda t: t.result.time_to_target)])
 
 
+@study_figure("sweep-rounds", roles=("x",))
 def sweep_rounds(results: StudyResults) -> Figure:
+    """Rounds to target along the axis x."""
     return _sweep(results, [("rounds to target", lambda task: task.rounds_to_target)])
 
 
+@study_figure("sweep-final", roles=("x",))
 def sweep_final(results: StudyResults) -> Figure:
+    """Final metrics and losses along the axis x."""
     return _sweep(
         results,
         [

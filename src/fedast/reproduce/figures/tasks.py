@@ -8,6 +8,7 @@ import numpy as np
 
 from fedast.records.compact import TaskRecord
 from fedast.reproduce.figures.drawing import colour_of, empty, frame, legend, metric_of, runs_if_any
+from fedast.reproduce.figures.registry import study_figure
 from fedast.reproduce.results import StudyResults
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@study_figure("tasks")
 def tasks(results: StudyResults) -> Figure:
     """The first seed's run of every variant: a curve for each task, marked where it is done."""
     panels, series = results.labels("panel"), results.labels("series")
