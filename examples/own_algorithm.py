@@ -73,7 +73,7 @@ class FedAsync:
             case Started():
                 commands += [task.evaluate() for task in self._tasks]
             case UpdateArrived():
-                request = self._ledger.settle(event.request)
+                request = self._ledger.complete(event.request)
                 if isinstance(request, IgnoreReason):
                     return [Ignore(event.request, request)]
                 task = self._tasks[request.task]

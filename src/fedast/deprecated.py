@@ -1,10 +1,11 @@
-"""Python names of the version before, which still work for one minor version."""
+"""Python names and keywords of the version before, which still work for one minor version."""
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 
 def _plain() -> Any:
@@ -41,3 +42,30 @@ def deprecated(name: str) -> Callable[..., Any]:
     new, make = DEPRECATED[name]
     warnings.warn(f"fedast.{name} is now {new}", DeprecationWarning, stacklevel=3)
     return make
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def renamed_keywords(**renamed: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a function take keywords by their old names (``old="new"``), with a warning."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def accept(*args: P.args, **kwargs: P.kwargs) -> T:
+            for old, new in renamed.items():
+                if old in kwargs:
+                    if new in kwargs:
+                        raise TypeError(f"{old} is now called {new}, which is given too")
+                    warnings.warn(
+                        f"{old} is now called {new}; the old name will go with the next version",
+                        DeprecationWarning,
+                        stacklevel=2,
+                    )
+                    kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return accept
+
+    return decorate

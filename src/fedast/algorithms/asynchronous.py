@@ -159,7 +159,7 @@ class Asynchronous:
         return commands
 
     def _arrived(self, event: UpdateArrived) -> list[Command]:
-        request = self._ledger.settle(event.request)
+        request = self._ledger.complete(event.request)
         if isinstance(request, IgnoreReason):
             return [Ignore(event.request, request)]
         if self._selection is not None:

@@ -180,7 +180,7 @@ class Rounds:
                 self._collecting.add(task.spec.name)
 
     def _arrived(self, event: UpdateArrived, commands: list[Command]) -> None:
-        request = self._ledger.settle(event.request)
+        request = self._ledger.complete(event.request)
         if isinstance(request, IgnoreReason):
             commands.append(Ignore(event.request, request))
             return

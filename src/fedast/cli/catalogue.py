@@ -20,11 +20,12 @@ from fedast.aggregation.settings import Calibration
 from fedast.config.kinds import KINDS as CONFIGURED
 from fedast.parts.errors import ConfigError, nearest
 from fedast.parts.options import Options
+from fedast.reproduce.figures.registry import FIGURES
 from fedast.run.executors import EXECUTORS
 from fedast.tasks.own import plugins
 from fedast.tasks.presets import PRESETS
 
-KINDS = {**CONFIGURED, EXECUTORS.kind: EXECUTORS}
+KINDS = {**CONFIGURED, EXECUTORS.kind: EXECUTORS, FIGURES.kind: FIGURES}
 
 
 @dataclass(frozen=True, slots=True)

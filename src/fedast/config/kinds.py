@@ -11,10 +11,12 @@ from fedast.algorithms.allocation import ALLOCATION_RULES
 from fedast.algorithms.options import ALGORITHMS
 from fedast.algorithms.selection import SELECTIONS
 from fedast.algorithms.staleness import STALENESS_WEIGHTS
+from fedast.federation.transports import TRANSPORTS
 from fedast.parts.registry import Registry
 from fedast.records.observers import OBSERVERS
 from fedast.sim.availability import AVAILABILITY
 from fedast.sim.delays import DELAYS
+from fedast.training.options import TRAINERS
 
 KINDS: Mapping[str, Registry[Any]] = {
     registry.kind: registry
@@ -27,6 +29,8 @@ KINDS: Mapping[str, Registry[Any]] = {
         AVAILABILITY,
         SERVER_OPTIMIZERS,
         AGGREGATORS,
+        TRAINERS,
         OBSERVERS,
+        TRANSPORTS,
     )
 }

@@ -81,8 +81,8 @@ class TaskSpec:
     part in the allocation: the first two for asynchronous algorithms, the last
     for synchronous ones; ``min_buffer_size`` is what b never falls below, however
     requests are reallocated. The learning rates (``server_lr`` eta_s,
-    ``client_lr`` eta_c) and ``local_steps`` (tau) only enter the weighting
-    of Realloc, ``batch_size`` the scores of Sync-UCB-ST.
+    ``client_lr`` eta_c) and ``local_steps`` (tau) only enter the allocation
+    rule of Realloc, ``batch_size`` the scores of Sync-UCB-ST.
     """
 
     name: TaskName

@@ -93,7 +93,7 @@ class ServerState:
         self.training = False
         """Whether training has begun."""
         self.sequence = 0
-        """Of the last upload that was dealt with."""
+        """Of the last upload that was handled."""
         self.models: dict[tuple[TaskName, Version], str] = {}
         """Names of published models."""
 

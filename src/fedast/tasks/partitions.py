@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fedast.deprecations import renamed_keywords
+from fedast.deprecated import renamed_keywords
 from fedast.tasks.task import Indices
 
 Labels = npt.NDArray[np.int64]

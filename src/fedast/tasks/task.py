@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedast.aggregation.settings import ServerSide
-from fedast.deprecations import renamed_keywords
+from fedast.deprecated import renamed_keywords
 from fedast.tasks.metrics import METRICS
 
 if TYPE_CHECKING:
