@@ -179,7 +179,7 @@ def test_a_trainer_that_depends_on_what_came_before_breaks_the_contract() -> Non
         kind: DeviceTask.build(_task(kind), SEED, CPU) for kind in ("plain", "normalized")
     }
     trainer = suite.options.build(device_tasks, SEED, suite.resources)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="delta is off by"):
         suite.test_updates_are_those_of_the_serial_trainer("plain", device_tasks, trainer)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="delta is off by"):
         suite.test_order_and_grouping_change_no_update("plain", 0, device_tasks, trainer)

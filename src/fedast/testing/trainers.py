@@ -212,13 +212,16 @@ class TrainerContract:
 
     def agree(self, found: Sequence[Update], wanted: Sequence[Update]) -> None:
         """The same updates, up to rounding."""
-        assert len(found) == len(wanted)
-        for one, other in zip(found, wanted, strict=True):
-            assert _off_by(one.delta, other.delta) <= self.tolerance
-            assert _off_by(one.loss, other.loss) <= self.tolerance
-            assert (one.buffers is None) is (other.buffers is None)
-            if one.buffers is not None and other.buffers is not None:
-                assert _off_by(one.buffers, other.buffers) <= self.tolerance
+        assert len(found) == len(wanted), f"{len(found)} updates for {len(wanted)} jobs"
+        for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+            for part in ("delta", "loss", "buffers"):
+                mine, theirs = getattr(one, part), getattr(other, part)
+                if theirs is None:
+                    assert mine is None, f"job {number}: {part} of a model that has none"
+                    continue
+                assert mine is not None, f"job {number}: no {part}"
+                off = _off_by(mine, theirs)
+                assert off <= self.tolerance, f"job {number}: {part} is off by {off:.1e}"
 
 
 def _jobs(device_task: DeviceTask, count: int) -> list[Job]:
