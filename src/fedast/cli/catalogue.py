@@ -53,7 +53,7 @@ def entries(what: str) -> list[Entry]:
     return [
         Entry(
             preset.name,
-            f"{preset.summary}; target {preset.metric} {_levels(preset.targets)}",
+            f"{preset.summary}; target {preset.metric.name} {_levels(preset.targets)}",
             tuple(
                 Option(f.name, None if f.default is MISSING else f.default, help_of.get(f.name, ""))
                 for f in fields(preset.options)

@@ -20,6 +20,7 @@ from fedast.config.plan import plan
 from fedast.config.schema import RunConfig, Simulation, TaskConfig, TrainingOverrides
 from fedast.parts.errors import ConfigError, nearest
 from fedast.parts.options import Options
+from fedast.tasks.metrics import MetricOptions
 from fedast.tasks.own import is_own, own_preset, plugins
 from fedast.tasks.preset import Preset
 from fedast.tasks.presets import PRESETS
@@ -33,7 +34,7 @@ class TaskOutline:
     """A configured task before its data is built."""
 
     name: str
-    metric: str
+    metric: MetricOptions
     training: Training
     goal: Goal
     allocation: Allocation

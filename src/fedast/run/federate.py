@@ -136,7 +136,7 @@ class Federation:
         self._stack.callback(self._draft.unlink, missing_ok=True)
         log = self._stack.enter_context(self._draft.open("w", encoding="utf-8"))
         schedule = Schedule()
-        metrics = {task.name: task.metric for task in self._tasks}
+        metrics = {task.name: task.metric.name for task in self._tasks}
         events = BestEffortEventLog(EventLog(log, metrics))
         observers: list[Observer] = [self.run_metrics, schedule, events]
         observers.extend(make(algorithm, self.run_metrics) for make in watch)
@@ -207,7 +207,7 @@ class Federation:
             self.run_metrics,
             algorithm=self._config.algorithm.name,
             seed=self._config.seed,
-            metrics={task.name: task.metric for task in self._tasks},
+            metrics={task.name: task.metric.name for task in self._tasks},
             finals={},
             wall_seconds=self.server.now,
         )

@@ -164,7 +164,7 @@ def simulate(
                 draft = log.with_name(f"{log.name}.part")
                 stack.callback(draft.unlink, missing_ok=True)
             file = stack.enter_context(draft.open("w", encoding="utf-8"))
-            observers.append(EventLog(file, {task.name: task.metric for task in tasks}))
+            observers.append(EventLog(file, {task.name: task.metric.name for task in tasks}))
 
         def live() -> None:
             run_metrics.went_live()
@@ -233,7 +233,7 @@ def simulate(
             run_metrics,
             algorithm=options.name,
             seed=seed,
-            metrics={task.name: task.metric for task in tasks},
+            metrics={task.name: task.metric.name for task in tasks},
             finals={name: (e.metric, e.loss) for name, e in finals.items() if e is not None},
             wall_seconds=time.monotonic() - began
             if checkpointer is None

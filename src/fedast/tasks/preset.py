@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedast.aggregation.settings import ServerSide
+from fedast.tasks.metrics import Accuracy, MetricOptions
 from fedast.tasks.task import Allocation, Goal, Task, Training
 
 DOCUMENTED = {"use_attribute_docstrings": True}
@@ -29,7 +30,7 @@ class Preset:
     """(options, clients, seed, task name) -> task, with default settings"""
     options: type | None
     """The dataclass of its options; None: the keywords of the user's function."""
-    metric: str = "accuracy"
+    metric: MetricOptions = field(default_factory=Accuracy)
     targets: Mapping[str, float]
     evaluate_every: int | None = None
     """Rounds between evaluations with asynchronous algorithms; None: the algorithm's default."""

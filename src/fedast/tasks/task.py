@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fedast.aggregation.settings import ServerSide
 from fedast.deprecations import renamed_keywords
+from fedast.parts.errors import ConfigError
 from fedast.tasks.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -99,8 +100,9 @@ class Task:
     ``partition`` gives each client the indices of its training samples. Several
     tasks may share the same data. ``final_test`` is a larger test set for the
     last model only. ``loss`` maps (outputs, labels) to a scalar mean, by default
-    the usual one for the metric; ``metric`` names what is measured on the test
-    set. ``augment`` changes training inputs batch by batch, at random (with
+    the usual one for the metric. ``metric`` is what is measured on the test set: a name
+    (``accuracy``, ``rmse``, ``perplexity``, ``package.module:Class``), or a ``MetricOptions``
+    object, which it becomes. ``augment`` changes training inputs batch by batch, at random (with
     torch's generator, which is seeded for each request). ``step_cost`` is the
     relative work of one local step, for the simulated delays. ``server`` says
     what the server does with the updates of a round.
@@ -113,7 +115,7 @@ class Task:
     partition: Sequence[Indices]
     final_test: Any = None
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
-    metric: str = "accuracy"
+    metric: Any = "accuracy"
     augment: Callable[[torch.Tensor], torch.Tensor] | None = None
     step_cost: float = 1.0
     training: Training = Training()
@@ -126,8 +128,10 @@ class Task:
 
         if not isinstance(self.name, str):
             raise BadTask(f"a task's name must be a string, got {self.name!r}")
-        if self.metric not in METRICS:
-            self._refuse(f"unknown metric {self.metric!r}; there are {', '.join(METRICS)}")
+        try:
+            object.__setattr__(self, "metric", METRICS.parse(self.metric, "metric"))
+        except ConfigError as error:
+            self._refuse(str(error))
         for part in ("train", "test", "final_test"):
             data = getattr(self, part)
             if data is None and part == "final_test":
