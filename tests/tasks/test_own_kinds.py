@@ -5,19 +5,33 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from pydantic import Field, ValidationError
 from torch import nn
 
 from fedast import Goal, Simulation, Task, Training, simulate
-from fedast.config.load import parse
+from fedast.config.load import load, parse
+from fedast.config.renamed import renamed
 from fedast.config.resolve import resolve
+from fedast.parts.errors import ConfigError
 from fedast.run.execute import execute
 from fedast.tasks.metrics import METRICS, MetricOptions, Sums
-from fedast.tasks.task import BadTask
+from fedast.tasks.options import TASKS, TaskOptions
+from fedast.tasks.paper import CIFAR100, MNIST
+from fedast.tasks.partitions import (
+    IID,
+    PARTITIONS,
+    Dirichlet,
+    Labels,
+    Partition,
+    PartitionOptions,
+    Shards,
+)
+from fedast.tasks.task import BadTask, Indices
 
 HERE = __name__
 
@@ -47,6 +61,44 @@ class ErrorRate(MetricOptions):
 
     def build(self) -> Sums:
         return lambda outputs, labels: (outputs.argmax(1) != labels).sum()
+
+
+class Blocks(PartitionOptions):
+    """Consecutive samples, of which a client gets every ``step``-th."""
+
+    step: int = Field(1, ge=1)
+
+    def build(self) -> Partition:
+        return lambda labels, clients, samples, rng: [
+            np.arange(client, client + samples * self.step, self.step) for client in range(clients)
+        ]
+
+
+def first_samples(
+    labels: Labels, clients: int, samples: int, rng: np.random.Generator
+) -> list[Indices]:
+    return [np.arange(samples) for _ in range(clients)]
+
+
+class Line(TaskOptions):
+    """A line through noisy points."""
+
+    noise: float = Field(0.1, ge=0)
+
+    def build(self, clients: int, seed: int, name: str) -> Task:
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.rand(10 * clients, 1, generator=generator)
+        y = 2 * x[:, 0] + self.noise * torch.randn(10 * clients, generator=generator)
+        return Task(
+            name=name,
+            model=lambda: nn.Linear(1, 1),
+            train=(x, y),
+            test=(x, y),
+            partition=list(np.arange(10 * clients).reshape(clients, 10)),
+            metric="rmse",
+            training=Training(local_steps=5, batch_size=5, client_lr=0.3),
+            goal=Goal(target=0.2 + self.noise),
+        )
 
 
 def two_classes(metric: object, **goal: float) -> Task:
@@ -113,3 +165,120 @@ def test_what_is_wrong_with_a_metric_is_said_by_name() -> None:
         two_classes("nowhere:F1")
     with pytest.raises(BadTask, match=r"positive: input should be a valid integer, got 'yes'"):
         two_classes({"name": f"{HERE}:F1", "positive": "yes"})
+
+
+# --- partitions -----------------------------------------------------------------------------------
+
+
+def split(task: MNIST) -> list[list[int]]:
+    parts = task.split(np.arange(100) % 10, 3, np.random.default_rng(0))
+    return [part.tolist() for part in parts]
+
+
+def test_a_partition_of_ones_own() -> None:
+    wanted = [[0, 2, 4], [1, 3, 5], [2, 4, 6]]
+    given: tuple[Any, ...] = (Blocks(step=2), {"name": f"{HERE}:Blocks", "step": 2})
+    for partition in given:
+        assert split(MNIST(partition=partition, samples=3)) == wanted
+    for function in (first_samples, f"{HERE}:first_samples"):
+        assert split(MNIST(partition=function, samples=3)) == [[0, 1, 2]] * 3  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"step: input should be greater than or equal to 1"):
+        MNIST(partition={"name": f"{HERE}:Blocks", "step": 0})  # type: ignore[arg-type]
+
+
+def resolved(use: str, options: dict[str, Any], **task: Any) -> dict[str, Any]:
+    table = {"tasks": [{"use": use, "options": options, **task}]}
+    return resolve(parse(table)).tasks[0].options
+
+
+def test_a_partition_of_ones_own_in_a_file() -> None:
+    table = {"name": f"{HERE}:Blocks", "step": 2}
+    assert resolved("mnist", {"partition": table}) == {"partition": table, "samples": 300}
+    config = resolve(parse({"tasks": [{"use": "mnist", "options": {"partition": table}}]}))
+    assert config.path, "where its module is found again"
+    with pytest.raises(ConfigError, match=r"tasks.mnist.options.partition.steps: unknown key"):
+        resolved("mnist", {"partition": {"name": f"{HERE}:Blocks", "steps": 2}})
+    with pytest.raises(ConfigError, match=r"tasks.mnist.options.partition: unknown value 'blocks'"):
+        resolved("mnist", {"partition": "blocks"})
+
+
+@pytest.mark.parametrize(
+    ("use", "old", "now"),
+    [
+        ("mnist", {}, Dirichlet(alpha=0.1)),
+        ("cifar100", {}, Dirichlet(alpha=1.0)),
+        ("cifar100", {"partition": "dirichlet"}, Dirichlet(alpha=1.0)),
+        ("cifar100", {"alpha": 0.3}, Dirichlet(alpha=0.3)),
+        ("mnist", {"partition": "dirichlet", "alpha": 0.3}, Dirichlet(alpha=0.3)),
+        ("mnist", {"partition": "iid", "alpha": 0.1, "exponent": 0.5}, IID()),
+        ("mnist", {"partition": "shards", "classes_per_client": 4}, Shards(classes_per_client=4)),
+    ],
+)
+def test_options_that_stood_beside_the_partition(
+    use: str, old: dict[str, Any], now: PartitionOptions
+) -> None:
+    assert resolved(use, old) == {"partition": now.model_dump(), "samples": 300}
+    assert resolved(use, {"partition": now.model_dump()}) == resolved(use, old)
+    assert {"mnist": MNIST, "cifar100": CIFAR100}[use].read(
+        resolved(use, old), "x"
+    ).partition == now
+    told = renamed({"tasks": [{"use": use, "options": old}]})
+    kept = [key for key in type(now).model_fields if key in old]
+    assert told == [
+        f"tasks.{use}.options.{key} is now partition.{key}; the old name is still read"
+        for key in kept
+    ]
+
+
+def test_a_setting_by_the_old_name_overrides_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[[tasks]]\nuse = "mnist"\noptions = {alpha = 0.2}\n')
+    for key in ("alpha", "partition.alpha"):
+        config = resolve(load(path, [f"tasks.mnist.options.{key}=0.7"]))
+        assert config.tasks[0].options["partition"] == {"name": "dirichlet", "alpha": 0.7}
+    config = resolve(load(path, ["tasks.mnist.options.partition=iid"]))
+    assert config.tasks[0].options["partition"] == {"name": "iid"}
+
+
+def test_the_partitions_of_fedast() -> None:
+    assert list(PARTITIONS.builtin) == ["dirichlet", "iid", "shards", "power-law"]
+    with pytest.raises(ValidationError, match="greater than 0"):
+        Dirichlet(alpha=0)
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+def test_a_task_of_ones_own_in_a_file(tmp_path: Path) -> None:
+    table = {
+        "algorithm": {"name": "fedast-s", "requests": 4},
+        "simulation": {"clients": 6},
+        "tasks": [
+            {"use": f"{HERE}:Line", "options": {"noise": 0.05}},
+            {"use": f"{HERE}:Line", "name": "other", "local_steps": 3},
+        ],
+    }
+    config = resolve(parse(table))
+    line, other = config.tasks
+    assert (line.name, line.options, line.local_steps, line.target) == (
+        "Line", {"noise": 0.05}, 5, 0.25
+    )  # fmt: skip
+    assert (other.name, other.options, other.local_steps) == ("other", {"noise": 0.1}, 3)
+    result = execute(config, tmp_path / "run").result
+    assert {name: task.metric for name, task in result.tasks.items()} == {
+        "Line": "rmse", "other": "rmse"
+    }  # fmt: skip
+    assert {task.finish_reason for task in result.tasks.values()} == {"target"}
+    assert resolve(load(tmp_path / "run/config.toml")).tasks == config.tasks
+    with pytest.raises(ConfigError, match=r"options.noise: input should be greater than or equal"):
+        resolved(f"{HERE}:Line", {"noise": -1.0})
+
+
+def test_tasks_by_name_and_as_objects() -> None:
+    kind = TASKS.find("digits-mlp", "use")
+    found: TaskOptions = TASKS.parse({"name": "digits-mlp", "samples": 20}, "task")
+    assert isinstance(found, kind)
+    for options in (found, Line()):
+        task = options.build(clients=6, seed=1, name="mine")
+        outcome = simulate([task], "fedast-s", Simulation(clients=6, max_time=2.0), seed=1)
+        assert list(outcome.result.tasks) == ["mine"]

@@ -63,9 +63,9 @@ def test_keys_of_earlier_versions_resolve_to_the_same_run() -> None:
     assert now.tasks[0].options["samples"] == 20
     assert now.tasks[1].options["max_samples"] == 60
     assert [line.split(";")[0] for line in renamed(old)] == [
-        "tasks.digits-mlp.size is now called step_cost",
-        "tasks.digits-mlp.options.points is now called samples",
-        "tasks.1.options.max_points is now called max_samples",
+        "tasks.digits-mlp.size is now step_cost",
+        "tasks.digits-mlp.options.points is now samples",
+        "tasks.1.options.max_points is now max_samples",
     ]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal, get_args, get_origin
 
 import click
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from rich.console import Console
 
 from fedast.aggregation.aggregators import AGGREGATORS
@@ -19,8 +19,9 @@ from fedast.aggregation.settings import Calibration
 from fedast.algorithms.options import ALGORITHMS
 from fedast.sim.availability import AVAILABILITY
 from fedast.sim.delays import DELAYS
-from fedast.tasks.own import plugins
-from fedast.tasks.presets import PRESETS
+from fedast.tasks.metrics import METRICS
+from fedast.tasks.options import TASKS, TaskDefaults, TaskOptions
+from fedast.tasks.partitions import PARTITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ def entries(what: str) -> list[Entry]:
         "algorithms": ALGORITHMS.builtin,
         "delays": DELAYS.builtin,
         "availability": AVAILABILITY.builtin,
+        "partitions": PARTITIONS.builtin,
+        "metrics": METRICS.builtin,
         "server": {
             **{f"server_optimizer.{n}": kind for n, kind in SERVER_OPTIMIZERS.builtin.items()},
             **{f"aggregator.{n}": kind for n, kind in AGGREGATORS.builtin.items()},
@@ -50,19 +53,16 @@ def entries(what: str) -> list[Entry]:
     }
     if what in sections:
         return [_section_entry(name, section) for name, section in sections[what].items()]
-    return [
-        Entry(
-            preset.name,
-            f"{preset.summary}; target {preset.metric.name} {_levels(preset.targets)}",
-            tuple(
-                Option(f.name, None if f.default is MISSING else f.default, help_of.get(f.name, ""))
-                for f in fields(preset.options)
-            ),
-        )
-        for preset in PRESETS.values()
-        if preset.options is not None
-        for help_of in [_descriptions(preset.options)]
-    ] + [Entry(name, f"plug-in: {where}", ()) for name, where in plugins().items()]
+    tasks = [_task_entry(name, kind) for name, kind in TASKS.builtin.items()]
+    plugins = TASKS.installed().items()
+    return tasks + [Entry(name, f"plug-in: {entry.value}", ()) for name, entry in plugins]
+
+
+def _task_entry(name: str, kind: type[TaskOptions]) -> Entry:
+    found, usual = _section_entry(name, kind), kind.defaults or TaskDefaults()
+    what = found.summary.removesuffix(".")
+    summary = f"{what}; target {usual.metric.name} {_levels(usual.targets)}"
+    return Entry(name, summary, found.options)
 
 
 def _levels(targets: Mapping[str, float]) -> str:
@@ -73,7 +73,7 @@ def _section_entry(name: str, section: type[BaseModel]) -> Entry:
     options = tuple(
         Option(
             key,
-            "required" if field.is_required() else field.default,
+            "required" if field.is_required() else _plain(field.default),
             _with_choices(" ".join((field.description or "").split()), field.annotation),
         )
         for key, field in section.model_fields.items()
@@ -94,13 +94,9 @@ def _words(annotation: Any) -> list[str]:
     return [word for part in get_args(annotation) for word in _words(part)]
 
 
-def _descriptions(options: type) -> dict[str, str]:
-    """The strings under the fields of a dataclass; its schema has only those that it adds."""
-    found: dict[str, str] = {}
-    for kind in reversed(options.__mro__[:-1]):
-        for name, field in TypeAdapter(kind).json_schema()["properties"].items():
-            found |= {name: field["description"]} if "description" in field else {}
-    return found
+def _plain(default: Any) -> Any:
+    """A default as a configuration file would have it."""
+    return default.model_dump() if isinstance(default, BaseModel) else default
 
 
 _RULES = {

@@ -68,7 +68,7 @@ class Simulation(Section):
 
 
 class TrainingOverrides(Section):
-    """Training settings; what is not given is the preset's."""
+    """Training settings; what is not given is the task's own."""
 
     local_steps: int | None = Field(None, ge=1)
     batch_size: int | None = Field(None, ge=1)

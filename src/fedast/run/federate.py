@@ -39,6 +39,7 @@ from fedast.learner.inference import ModuleInference
 from fedast.learner.remote import RemoteLearner
 from fedast.learner.replay import RecordingLearner
 from fedast.parts.errors import ConfigError, nearest
+from fedast.parts.registry import load_object, make_importable
 from fedast.records import toml
 from fedast.records.events import EventLog
 from fedast.records.files import write_atomically
@@ -53,7 +54,6 @@ from fedast.records.run import (
 from fedast.records.schedule import Schedule
 from fedast.run.build import build_algorithm, build_tasks
 from fedast.run.simulate import Watch
-from fedast.tasks.own import find_function, make_importable
 from fedast.tasks.task import BadTask, Task
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer
 
@@ -329,8 +329,9 @@ class LocalTraining:
                     f"none for client {client}",
                 )
             return task
+        read = load_object(named, f"federation.data.{task.name}")
         try:
-            data = find_function(named)(client)
+            data = read(client)
             inputs, labels = data
         except Exception as error:  # whatever the user's own code raises
             raise BadTask(f"{named}: {type(error).__name__}: {error}") from error

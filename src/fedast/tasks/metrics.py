@@ -101,6 +101,6 @@ def mean_square(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 METRICS: Registry[MetricOptions] = Registry(
     "metrics",
-    MetricOptions,  # type: ignore[type-abstract]  # the base of those that can be built
-    ["fedast.tasks.metrics"],
+    MetricOptions,  # type: ignore[type-abstract]
+    [__name__],
 )

@@ -10,7 +10,10 @@ from fedast.cli.options import json_option
 
 @click.command(name="list")
 @click.argument(
-    "what", type=click.Choice(["algorithms", "tasks", "delays", "availability", "server"])
+    "what",
+    type=click.Choice(
+        ["algorithms", "tasks", "partitions", "metrics", "delays", "availability", "server"]
+    ),
 )
 @json_option("Print as JSON.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="The reference page of algorithms.")
