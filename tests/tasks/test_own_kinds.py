@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,10 +14,11 @@ import torch
 from pydantic import Field, ValidationError
 from torch import nn
 
-from fedast import Goal, Simulation, Task, Training, simulate
+from fedast import Allocation, Goal, Simulation, Task, Training, simulate
 from fedast.config.load import load, parse
 from fedast.config.renamed import renamed
 from fedast.config.resolve import resolve
+from fedast.config.schema import TaskConfig
 from fedast.parts.errors import ConfigError
 from fedast.run.execute import execute
 from fedast.tasks.metrics import METRICS, MetricOptions, Sums
@@ -282,3 +284,33 @@ def test_tasks_by_name_and_as_objects() -> None:
         task = options.build(clients=6, seed=1, name="mine")
         outcome = simulate([task], "fedast-s", Simulation(clients=6, max_time=2.0), seed=1)
         assert list(outcome.result.tasks) == ["mine"]
+
+
+# --- settings in Python ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "message"),
+    [
+        (Training, {"local_steps": 0}, "local_steps\n.*greater than or equal to 1"),
+        (Training, {"client_lr": -0.1}, "client_lr\n.*greater than 0"),
+        (Training, {"sampling": "epoch"}, "sampling\n.*'epochs' or 'independent'"),
+        (Training, {"learning_rate": 0.1}, "learning_rate\n.*not permitted"),
+        (Goal, {"max_rounds": 0}, "max_rounds\n.*greater than or equal to 1"),
+        (Goal, {"target": float("nan")}, "target\n.*finite number"),
+        (Allocation, {"share": 0.0}, "share\n.*greater than 0"),
+    ],
+)
+def test_settings_are_checked_as_those_of_a_file(
+    make: type[Training | Goal | Allocation], given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        make(**given)
+    if set(given) <= set(TaskConfig.model_fields):
+        with pytest.raises(ConfigError, match=f"tasks.digits-mlp.{next(iter(given))}: input"):
+            parse({"tasks": [{"use": "digits-mlp", **given}]})
+
+
+def test_a_step_must_cost_something() -> None:
+    with pytest.raises(BadTask, match="task 'mine': step_cost must be positive, got 0"):
+        replace(two_classes("accuracy"), step_cost=0.0)

@@ -159,25 +159,33 @@ def _overridden(
         return f"every task has {key} of its own"
 
     if all(_own_evaluations(task, algorithm) for task in tasks):
-        stripped = [replace(t, goal=replace(t.goal, evaluate_every=None)) for t in tasks]
+        stripped = [
+            replace(t, goal=t.goal.model_copy(update={"evaluate_every": None})) for t in tasks
+        ]
         if disagrees(stripped):
             yield "evaluate_every", every("an evaluate_every")
             if not _buffered(algorithm) and all(t.goal.evaluate_every for t in tasks):
                 yield "ratio", every("an evaluate_every")
     if all(t.training.server_lr or t.server.optimizer.adaptive for t in tasks):
-        stripped = [replace(t, training=replace(t.training, server_lr=None)) for t in tasks]
+        stripped = [
+            replace(t, training=t.training.model_copy(update={"server_lr": None})) for t in tasks
+        ]
         if disagrees(stripped):
             yield "server_lr", every("a server_lr or an adaptive optimizer")
     if not isinstance(algorithm, AsyncOptions):
         return
     if all(t.allocation.buffer for t in tasks) and algorithm.buffered:
-        stripped = [replace(t, allocation=replace(t.allocation, buffer=None)) for t in tasks]
+        stripped = [
+            replace(t, allocation=t.allocation.model_copy(update={"buffer": None})) for t in tasks
+        ]
         if disagrees(stripped):
             yield "ratio", every("a buffer")
     first = [task for task in tasks if task.goal.join_time == 0]
     rest = [task for task in first if task.allocation.requests is None]
     if not rest:
-        stripped = [replace(t, allocation=replace(t.allocation, requests=None)) for t in tasks]
+        stripped = [
+            replace(t, allocation=t.allocation.model_copy(update={"requests": None})) for t in tasks
+        ]
         if disagrees(stripped):
             yield "initial", every("requests")
     elif len({task.allocation.share for task in rest}) == 1:

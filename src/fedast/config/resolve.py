@@ -6,7 +6,7 @@ run's folder keeps as ``config.toml``. Resolving twice changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,7 +55,7 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
     for task, options, usual, sketch, spec in zip(
         config.tasks, kinds, defaults, outlines, specs, strict=True
     ):
-        training = asdict(sketch.training) | {"server_lr": spec.server_lr}
+        training = sketch.training.model_dump() | {"server_lr": spec.server_lr}
         asynchronous = not config.algorithm.synchronous
         tasks.append(
             task.model_copy(
@@ -169,7 +169,7 @@ def _server_tables(task: TaskConfig, defaults: TaskDefaults) -> dict[str, Any]:
 
 def _override(training: Training, given: TrainingOverrides) -> Training:
     values = {name: getattr(given, name) for name in TrainingOverrides.model_fields}
-    return replace(training, **{name: v for name, v in values.items() if v is not None})
+    return training.model_copy(update={k: v for k, v in values.items() if v is not None})
 
 
 def _simulation(simulation: Simulation, folder: Path) -> Simulation:

@@ -13,7 +13,7 @@ import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, Self
 
@@ -65,7 +65,7 @@ class TaskDefaults:
             "metric": self.metric,
             "step_cost": self.step_cost,
             "training": self.training,
-            "goal": replace(self.goal, target=self.targets.get("main")),
+            "goal": self.goal.model_copy(update={"target": self.targets.get("main")}),
             "server": self.server,
             "allocation": self.allocation,
         }
