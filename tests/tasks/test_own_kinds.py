@@ -286,6 +286,25 @@ def test_tasks_by_name_and_as_objects() -> None:
         assert list(outcome.result.tasks) == ["mine"]
 
 
+def test_each_kind_as_a_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "plugged_kinds-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged-kinds\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        f"[fedast.metrics]\nf1 = {HERE}:F1\n[fedast.partitions]\nblocks = {HERE}:Blocks\n"
+        f"[fedast.tasks]\nline = {HERE}:Line\nby-f1 = {HERE}:by_f1\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert two_classes("f1").metric == F1()
+    assert MNIST.read({"partition": {"name": "blocks", "step": 2}}, "x").partition == Blocks(step=2)
+    table: dict[str, Any] = {"simulation": {"clients": 6}, "tasks": [
+        {"use": "line", "options": {"noise": 0.05}}, {"use": "by-f1"}
+    ]}  # fmt: skip
+    config = resolve(parse(table))
+    assert [(task.name, task.target) for task in config.tasks] == [("line", 0.25), ("mine", 0.9)]
+    assert [entry.source for entry in TASKS.listed()][-2:] == ["plugged-kinds"] * 2
+
+
 # --- settings in Python ---------------------------------------------------------------------------
 
 

@@ -111,7 +111,8 @@ def defaults_of(task: TaskConfig, config: RunConfig) -> TaskDefaults:
     options = options_of(task, config)
     if options.defaults is not None:
         return replace(options.defaults, name=task.use)
-    return TaskDefaults.of(build_task(options, config.simulation.clients, config.seed, task.name))
+    name = task.name or ("" if ":" in task.use else task.use)
+    return TaskDefaults.of(build_task(options, config.simulation.clients, config.seed, name))
 
 
 def outline(task: TaskConfig, defaults: TaskDefaults, synchronous: bool) -> TaskOutline:

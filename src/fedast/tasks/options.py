@@ -115,13 +115,16 @@ class FunctionTask(TaskOptions):
         return task
 
 
-def build_task(options: TaskOptions, clients: int, seed: int, name: str | None) -> Task:
-    """The task that options build, with errors that name it; the last few are kept."""
-    usual = options.name.rpartition(":")[2].rpartition(".")[2]
+def build_task(options: TaskOptions, clients: int, seed: int, name: str) -> Task:
+    """The task that options build, with errors that name it; the last few are kept.
+
+    Without a name it gets that of its class.
+    """
+    name = name or options.name.rpartition(":")[2].rpartition(".")[2]
     if options.defaults is not None:
-        return options.build(clients, seed, name or usual)
+        return options.build(clients, seed, name)
     given = json.dumps(options.table(), sort_keys=True)
-    return _built(type(options), given, clients, seed, name or usual)
+    return _built(type(options), given, clients, seed, name)
 
 
 @lru_cache(maxsize=8)
