@@ -78,7 +78,7 @@ def light(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("what", [*KINDS, "tasks", "server"])
+@pytest.mark.parametrize("what", [*KINDS, "server"])
 def test_list_is_light(what: str) -> None:
     entries = json.loads(light("list", what, "--json"))
     assert entries
@@ -86,7 +86,7 @@ def test_list_is_light(what: str) -> None:
 
 
 def test_list_names_the_kinds_and_helps_with_a_misspelled_one() -> None:
-    assert fedast("list").stdout.split() == [*KINDS, "tasks"]
+    assert fedast("list").stdout.split() == [*KINDS]
     wrong = fedast("list", "algoritms")
     assert wrong.returncode == 2
     assert "did you mean 'algorithms'?" in wrong.stderr

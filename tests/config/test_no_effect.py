@@ -11,7 +11,6 @@ import ast
 import json
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,15 +35,15 @@ from fedast.config.notes import for_all, lines
 from fedast.config.resolve import resolve
 from fedast.parts.errors import ConfigError, ConfigWarning
 from fedast.parts.registry import Registry
-from fedast.records import toml
 from fedast.run.build import build_tasks
 from fedast.run.compute import arithmetic, choose_trainers, resolve_compute
 from fedast.run.execute import execute
 from fedast.run.simulate import simulate
 from fedast.sim.availability import AVAILABILITY
 from fedast.sim.delays import DELAYS
-from fedast.tasks.paper import ImageOptions, split
-from fedast.tasks.presets import PRESETS
+from fedast.tasks import paper
+from fedast.tasks.options import TASKS
+from fedast.tasks.partitions import PARTITIONS
 from fedast.training.options import Batched, Serial
 
 REPOSITORY = Path(__file__).parents[2]
@@ -471,55 +470,49 @@ def test_the_place_of_a_cache() -> None:
     assert not notes_of(given((place, "tasks.0.calibration.use=auto")))
 
 
-IMAGES: dict[str, tuple[Any, str]] = {
-    "partition": ("iid", "dirichlet"),
-    "alpha": (5.0, "dirichlet"),
-    "samples": (30, "iid"),
-    "classes_per_client": (4, "shards"),
-    "exponent": (2.0, "power-law"),
+PARTITION_OPTIONS: dict[str, dict[str, Any]] = {
+    "dirichlet": {"alpha": 5.0},
+    "iid": {},
+    "shards": {"classes_per_client": 4},
+    "power-law": {"exponent": 2.0},
 }
 
 
-@pytest.mark.parametrize("key", [field.name for field in fields(ImageOptions)])
-@pytest.mark.parametrize("kind", ["dirichlet", "iid", "shards", "power-law"])
-def test_every_option_of_an_image_task(key: str, kind: str) -> None:
+@pytest.mark.parametrize("kind", PARTITIONS.builtin)
+def test_every_option_of_an_image_task(kind: str) -> None:
     labels = np.repeat(np.arange(10), 600)
 
     def parts(**options: Any) -> list[list[int]]:
-        parts = split(ImageOptions(**options), labels, 20, np.random.default_rng(0))
+        task = paper.MNIST.read(options, "x")
+        parts = task.split(labels, 20, np.random.default_rng(0))
         return [part.tolist() for part in parts]
 
-    value = IMAGES[key][0]
-    options = {"partition": kind, key: value} if key != "partition" else {key: kind}
-    before = {"partition": kind} if key != "partition" else {}
-    if options == before or (key, kind) == ("partition", "dirichlet"):
-        return
-    table = toml.dumps({"x": options}).partition("]")[2].strip().replace("\n", ", ")
-    found = {note.place for note in notes_of(given((MNIST, f"tasks.0.options={{{table}}}")))}
-    differs = parts(**options) != parts(**before)
-    assert differs is not (f"tasks.mnist.options.{key}" in found)
-    assert differs is (kind == IMAGES[key][1] or key in ("samples", "partition"))
+    usual = parts(partition=kind)
+    assert (usual == parts()) is (kind == "dirichlet")
+    assert parts(partition=kind, samples=30) != usual
+    assert set(PARTITION_OPTIONS[kind]) == set(PARTITIONS.builtin[kind].model_fields)
+    for key, value in PARTITION_OPTIONS[kind].items():
+        assert parts(partition={"name": kind, key: value}) != usual
+        setting = f"tasks.0.options={{partition={{name='{kind}', {key}={value}}}}}"
+        assert not notes_of(given((MNIST, setting)))
 
 
 @pytest.mark.parametrize("name", ["digits-mlp", "digits-cnn", "synthetic"])
 def test_every_option_of_an_embedded_task(name: str) -> None:
     values = {"alpha": "7.0", "beta": "7.0", "samples": "20", "max_samples": "60"}
     start = (*START["fedast-s"], f"tasks=[{{use='{name}', local_steps=2, target=0.99}}]")
-    kind = PRESETS[name].options
-    assert kind is not None
-    for field in fields(kind):
-        differs = check(f"tasks.{name}.options.{field.name}", values[field.name], start)
+    for key in TASKS.builtin[name].model_fields:
+        differs = check(f"tasks.{name}.options.{key}", values[key], start)
         # In LEAF's definition alpha moves the scores of all classes alike, and no label.
-        assert differs or (name, field.name) == ("synthetic", "alpha")
+        assert differs or (name, key) == ("synthetic", "alpha")
 
 
 def test_options_of_the_other_tasks_are_known_here() -> None:
     """Fashion-MNIST's ReLU and Shakespeare's test set are tried where their data is."""
-    tried = {field.name for field in fields(ImageOptions)} | {"relu_on_logits", "test_windows",
-                                                              "final_test"}  # fmt: skip
-    for preset in PRESETS.values():
-        if preset.datasets and preset.options is not None:
-            assert {field.name for field in fields(preset.options)} <= tried
+    tried = {*TASKS.builtin["mnist"].model_fields, "relu_on_logits", "test_windows", "final_test"}
+    for kind in TASKS.builtin.values():
+        if kind.datasets:
+            assert set(kind.model_fields) <= tried
 
 
 def test_every_key_of_compute() -> None:

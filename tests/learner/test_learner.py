@@ -405,7 +405,7 @@ def test_bad_tasks_are_refused_by_name() -> None:
         ({"train": (good.train.inputs[:-1], good.train.labels)}, "59 inputs but 60 labels"),
         ({"partition": [np.arange(3), np.arange(0)]}, "client 1 has no training samples"),
         ({"partition": [np.array([60])]}, "client 0 has an index outside"),
-        ({"metric": "acuracy"}, "unknown metric 'acuracy'"),
+        ({"metric": "acuracy"}, "metric: unknown value 'acuracy'; did you mean 'accuracy'"),
     ):
         with pytest.raises(BadTask, match=f"task 'blobs': .*{message}"):
             Task(**{**vars(good), **change})

@@ -6,9 +6,9 @@ import torch
 
 from fedast.tasks.data.embedded import digits, synthetic
 from fedast.tasks.dataset import Windows, as_dataset
-from fedast.tasks.embedded import EMBEDDED
+from fedast.tasks.embedded import DigitsCNN, DigitsMLP, Synthetic
+from fedast.tasks.options import TaskOptions
 from fedast.tasks.partitions import dirichlet, iid, natural, power_law, shards
-from fedast.tasks.preset import Preset
 
 
 def test_digits_are_real_and_split_once() -> None:
@@ -76,12 +76,14 @@ def test_alpha_and_beta_set_how_much_clients_differ() -> None:
     assert centres(0.0) < 0.3 < 1.0 < centres(4.0)
 
 
-@pytest.mark.parametrize("preset", EMBEDDED, ids=lambda preset: preset.name)
-def test_presets_build_by_seed(preset: Preset) -> None:
-    assert preset.options is not None
-    one, two, other = (preset.build(preset.options(), 12, seed, "x") for seed in (1, 1, 2))
+@pytest.mark.parametrize("kind", [DigitsMLP, DigitsCNN, Synthetic], ids=lambda kind: kind.name)
+def test_tasks_build_by_seed(kind: type[TaskOptions]) -> None:
+    one, two, other = (kind().build(12, seed, "x") for seed in (1, 1, 2))
     assert len(one.partition) == 12
-    assert (one.name, one.metric) == ("x", preset.metric)
+    assert kind.defaults is not None
+    assert (one.name, one.metric.name) == ("x", "accuracy")
+    assert (one.training, one.step_cost) == (kind.defaults.training, kind.defaults.step_cost)
+    assert one.goal.target == kind.defaults.targets["main"]
     outputs = one.model()(one.test.inputs[:5])
     assert outputs.shape == (5, 10)
     assert all(np.array_equal(a, b) for a, b in zip(one.partition, two.partition, strict=True))

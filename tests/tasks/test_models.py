@@ -8,7 +8,8 @@ from torch import nn
 
 from fedast.tasks.initialization import Initialized, Rule
 from fedast.tasks.models import CharLSTM, cifar_cnn, lenet5, perceptron, resnet18
-from fedast.tasks.paper import PAPER, crop_and_flip
+from fedast.tasks.options import TASKS
+from fedast.tasks.paper import crop_and_flip
 
 CASES = [
     (lambda: perceptron((784, 200, 200, 10)), (1, 28, 28), 10, 199_210),
@@ -100,20 +101,23 @@ def test_the_papers_numbers() -> None:
         "shakespeare": (64, 27, 7, 7, 7e-5, 7e-5, (0.32, 0.42, 0.45), 0.555),
         "cifar100": (32, 5, 0.06, 0.06, 7e-4, 3e-4, (0.5,), 2.071),
     }
-    assert {preset.name for preset in PAPER} == set(rows)
-    for preset in PAPER:
+    paper = {name: kind.defaults for name, kind in TASKS.builtin.items() if kind.datasets}
+    assert set(paper) == set(rows)
+    for name, usual in paper.items():
+        assert usual is not None
+        sync = usual.sync_training or usual.training
         row = (
-            preset.training.batch_size,
-            preset.training.local_steps,
-            preset.training.client_lr,
-            preset.sync_training.client_lr,
-            preset.training.weight_decay,
-            preset.sync_training.weight_decay,
-            tuple(preset.targets.values()),
-            preset.step_cost,
+            usual.training.batch_size,
+            usual.training.local_steps,
+            usual.training.client_lr,
+            sync.client_lr,
+            usual.training.weight_decay,
+            sync.weight_decay,
+            tuple(usual.targets.values()),
+            usual.step_cost,
         )
-        assert row == rows[preset.name]
-        assert preset.sync_training.local_steps == preset.training.local_steps
+        assert row == rows[name]
+        assert sync.local_steps == usual.training.local_steps
 
 
 def test_crop_and_flip_moves_pixels_and_invents_none() -> None:

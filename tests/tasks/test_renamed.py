@@ -36,6 +36,20 @@ def test_a_task_takes_its_step_cost_as_size() -> None:
         make(size=0.25, step_cost=0.5)
 
 
+def test_training_takes_its_learning_rates_as_rates() -> None:
+    old: dict[str, Any] = {"client_rate": 0.2, "server_rate": 0.5}
+    with pytest.warns(DeprecationWarning, match="is now Training") as caught:
+        training = fedast.Training(local_steps=3, **old)
+    assert training == fedast.Training(local_steps=3, client_lr=0.2, server_lr=0.5)
+    assert [str(warning.message) for warning in caught] == [
+        "Training(client_rate=...) is now Training(client_lr=...)",
+        "Training(server_rate=...) is now Training(server_lr=...)",
+    ]
+    assert caught[0].filename == __file__
+    with pytest.raises(ValueError, match="client_lr, which is given too"):
+        fedast.Training(client_lr=0.1, **old)
+
+
 def test_partitions_take_samples_as_points() -> None:
     labels = np.arange(40) % 4
     now = fedast.iid(labels, 4, samples=5, rng=np.random.default_rng(0))
@@ -63,9 +77,9 @@ def test_keys_of_earlier_versions_resolve_to_the_same_run() -> None:
     assert now.tasks[0].options["samples"] == 20
     assert now.tasks[1].options["max_samples"] == 60
     assert [line.split(";")[0] for line in renamed(old)] == [
-        "tasks.digits-mlp.size is now called step_cost",
-        "tasks.digits-mlp.options.points is now called samples",
-        "tasks.1.options.max_points is now called max_samples",
+        "tasks.digits-mlp.size is now step_cost",
+        "tasks.digits-mlp.options.points is now samples",
+        "tasks.1.options.max_points is now max_samples",
     ]
 
 

@@ -18,8 +18,7 @@ from fedast.tasks.data import cache
 from fedast.tasks.data.cache import DataError
 from fedast.tasks.data.packages import DebianPackage, NpmPackage, PythonSdist
 from fedast.tasks.data.sources import DATASETS, fetch, load
-from fedast.tasks.paper import ImageOptions, ShakespeareOptions
-from fedast.tasks.presets import PRESETS
+from fedast.tasks.paper import CIFAR10, Shakespeare
 from tests.tasks.test_formats import batch, idx
 
 
@@ -126,8 +125,7 @@ def test_plays_in_a_folder(folder: Path, tmp_path: Path) -> None:
     (plays / "sonnets_gut.txt").write_text("not a play")
     stored, _ = fetch("shakespeare", str(plays), False, quiet)
     assert stored.notes["roles"] == 2
-    preset = PRESETS["shakespeare"]
-    task = preset.build(ShakespeareOptions(test_windows=50), 5, 0, "s")
+    task = Shakespeare(test_windows=50).build(5, 0, "s")
     assert len(task.partition) == 5, "two roles for five clients: they are used again"
     assert len(task.test) == 50
     assert len(task.final_test) > 50
@@ -344,11 +342,11 @@ def test_the_real_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert plays.notes["largest roles"][:3] == [
         "hamlet: HAMLET", "othello: IAGO", "henry_v: KING HENRY",
     ]  # fmt: skip
-    task = PRESETS["shakespeare"].build(ShakespeareOptions(), 1000, 0, "s")
+    task = Shakespeare().build(1000, 0, "s")
     assert len(task.partition) == 1000
     assert len(task.test) == 20_000
     assert len(task.final_test) == plays.notes["test"]
-    task = PRESETS["cifar10"].build(ImageOptions(), 1000, 0, "c")
+    task = CIFAR10().build(1000, 0, "c")
     inputs, _ = task.train.batch(torch.arange(2000))
     assert inputs.shape == (2000, 3, 32, 32)
     assert abs(float(inputs.mean())) < 0.1, "normalised by 0.5 and 0.5"

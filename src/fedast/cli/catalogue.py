@@ -6,12 +6,12 @@ import inspect
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal, get_args, get_origin
 
 import click
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.markup import escape
@@ -22,8 +22,7 @@ from fedast.parts.errors import ConfigError, nearest
 from fedast.parts.options import Options
 from fedast.reproduce.figures.registry import FIGURES
 from fedast.run.executors import EXECUTORS
-from fedast.tasks.own import plugins
-from fedast.tasks.presets import PRESETS
+from fedast.tasks.options import TaskOptions
 
 KINDS = {**CONFIGURED, EXECUTORS.kind: EXECUTORS, FIGURES.kind: FIGURES}
 
@@ -46,8 +45,6 @@ class Entry:
 
 def entries(kind: str) -> list[Entry]:
     """Everything of a kind; what other packages have installed is there too."""
-    if kind == "tasks":
-        return _tasks()
     if kind == "server":  # what version 0.1 called all that happens to a round's updates
         side = (("server_optimizer", "server_optimizers"), ("aggregator", "aggregators"))
         found = [
@@ -57,8 +54,7 @@ def entries(kind: str) -> list[Entry]:
         ]
         return [*found, _section_entry("calibration", Calibration)]
     if kind not in KINDS:
-        known = (*KINDS, "tasks")
-        raise ConfigError("list", f"there is no kind {kind!r}{nearest(kind, known)}")
+        raise ConfigError("list", f"there is no kind {kind!r}{nearest(kind, KINDS)}")
     return list(_parts(kind))
 
 
@@ -66,24 +62,18 @@ def _parts(kind: str) -> Iterator[Entry]:
     for part in KINDS[kind].listed():
         if part.options is None:
             yield Entry(part.name, f"cannot be loaded: {part.problem}", (), part.source)
+        elif issubclass(part.options, TaskOptions):
+            yield _task_entry(part.name, part.options, part.source)
         else:
             yield _section_entry(part.name, part.options, part.source)
 
 
-def _tasks() -> list[Entry]:
-    return [
-        Entry(
-            preset.name,
-            f"{preset.summary}; target {preset.metric} {_levels(preset.targets)}",
-            tuple(
-                Option(f.name, None if f.default is MISSING else f.default, help_of.get(f.name, ""))
-                for f in fields(preset.options)
-            ),
-        )
-        for preset in PRESETS.values()
-        if preset.options is not None
-        for help_of in [_descriptions(preset.options)]
-    ] + [Entry(name, f"plug-in: {where}", ()) for name, where in plugins().items()]
+def _task_entry(name: str, kind: type[TaskOptions], source: str) -> Entry:
+    found, usual = _section_entry(name, kind, source), kind.defaults
+    if usual is None:
+        return found
+    what = found.summary.removesuffix(".")
+    return replace(found, summary=f"{what}; target {usual.metric.name} {_levels(usual.targets)}")
 
 
 def _levels(targets: Mapping[str, float]) -> str:
@@ -122,13 +112,9 @@ def _words(annotation: Any) -> list[str]:
     return [word for part in get_args(annotation) for word in _words(part)]
 
 
-def _descriptions(options: type) -> dict[str, str]:
-    """The strings under the fields of a dataclass; its schema has only those that it adds."""
-    found: dict[str, str] = {}
-    for kind in reversed(options.__mro__[:-1]):
-        for name, field in TypeAdapter(kind).json_schema()["properties"].items():
-            found |= {name: field["description"]} if "description" in field else {}
-    return found
+def _plain(default: Any) -> Any:
+    """A default as a configuration file would have it."""
+    return default.model_dump() if isinstance(default, BaseModel) else default
 
 
 def reference() -> str:
@@ -185,7 +171,7 @@ def _option_table(entry: Entry) -> list[str]:
 
 def show(kind: str | None, as_json: bool, as_markdown: bool = False) -> None:
     if kind is None:
-        for name in (*KINDS, "tasks"):
+        for name in KINDS:
             click.echo(name)
         return
     if as_markdown:

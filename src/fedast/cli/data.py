@@ -25,7 +25,8 @@ from fedast.parts.errors import ConfigError, nearest
 from fedast.tasks.data import cache
 from fedast.tasks.data.cache import DataError, Stored
 from fedast.tasks.data.sources import DATASETS, fetch, load
-from fedast.tasks.paper import ImageOptions, split
+from fedast.tasks.paper import ImageTask
+from fedast.tasks.partitions import Dirichlet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -123,7 +124,7 @@ def _size(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
 
-def show_one(name: str, options: ImageOptions, clients: int, seed: int, out: str | None) -> None:
+def show_one(name: str, options: ImageTask, clients: int, seed: int, out: str | None) -> None:
     from fedast.report import datasets as report
     from fedast.report.figures import save
 
@@ -139,11 +140,11 @@ def show_one(name: str, options: ImageOptions, clients: int, seed: int, out: str
         figure = _text(stored, title)
     else:
         labels = np.array(stored.array("train_y"))
-        parts = split(options, labels, clients, np.random.default_rng(seed))
+        parts = options.split(labels, clients, np.random.default_rng(seed))
         found = report.spread(labels, parts, int(labels.max()) + 1)
-        how: str = options.partition
-        if options.partition == "dirichlet":
-            how += f" with alpha {options.alpha}"
+        how = options.partition.name
+        if isinstance(options.partition, Dirichlet):
+            how += f" with alpha {options.partition.alpha}"
         click.echo(
             f"{name}: {clients} clients, {how}: a client's most frequent class is "
             f"{100 * found.mean_largest_share:.0f} % of its data on average"

@@ -14,7 +14,7 @@ from fedast.config.notes import Note, lines
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
 from fedast.parts.errors import ConfigError
-from fedast.tasks.presets import PRESETS
+from fedast.tasks.options import TASKS
 
 
 def print_note(text: str) -> None:
@@ -88,5 +88,5 @@ def prepare_data(configs: Sequence[RunConfig], offline: bool) -> None:
         os.environ["FEDAST_OFFLINE"] = "1"  # worker processes see it too
     tasks = [task.use for config in configs for task in config.tasks]
     for use in dict.fromkeys(tasks):
-        for name in PRESETS[use].datasets if use in PRESETS else ():
+        for name in TASKS.find(use, use).datasets:
             load(name, lambda step: click.echo(step, err=True))

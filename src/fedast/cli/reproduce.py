@@ -106,14 +106,14 @@ def _with_data(chosen: Sequence[Study], names: Sequence[str]) -> list[Study]:
     """Those of ``all`` whose data can be downloaded, or is there."""
     from fedast.tasks.data.cache import find
     from fedast.tasks.data.sources import DATASETS
-    from fedast.tasks.presets import PRESETS
+    from fedast.tasks.options import TASKS
 
     kept = []
     for study in chosen:
         uses = {
             task.use for variant in study.variants() for task in variant.config(0, "full").tasks
         }
-        needed = {name for use in uses if use in PRESETS for name in PRESETS[use].datasets}
+        needed = {name for use in uses for name in TASKS.find(use, use).datasets}
         lacking = [name for name in needed if DATASETS[name].package is None and find(name) is None]
         if lacking and study.source not in names:
             click.echo(
@@ -188,11 +188,11 @@ def _span(seconds: float) -> str:
 def report(
     folder: str, names: Sequence[str], *, update: Sequence[str], page: bool, as_json: bool
 ) -> None:
+    from fedast.parts.registry import make_importable
     from fedast.reproduce.figures.save import draw_figures, save_figures
     from fedast.reproduce.page import write_page
     from fedast.reproduce.rows import rows_of
     from fedast.reproduce.tables import between_markers, markdown_table, summary
-    from fedast.tasks.own import make_importable
 
     place = Path(folder)
     kind = read_manifest(place)

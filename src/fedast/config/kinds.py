@@ -16,6 +16,9 @@ from fedast.parts.registry import Registry
 from fedast.records.observers import OBSERVERS
 from fedast.sim.availability import AVAILABILITY
 from fedast.sim.delays import DELAYS
+from fedast.tasks.metrics import METRICS
+from fedast.tasks.options import TASKS
+from fedast.tasks.partitions import PARTITIONS
 from fedast.training.options import TRAINERS
 
 KINDS: Mapping[str, Registry[Any]] = {
@@ -29,6 +32,9 @@ KINDS: Mapping[str, Registry[Any]] = {
         AVAILABILITY,
         SERVER_OPTIMIZERS,
         AGGREGATORS,
+        TASKS,
+        METRICS,
+        PARTITIONS,
         TRAINERS,
         OBSERVERS,
         TRANSPORTS,

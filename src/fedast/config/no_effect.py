@@ -12,7 +12,7 @@ says what would follow without it: ``ratio = 8`` beside buffers of requests / 8.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 
 from pydantic import BaseModel
 
@@ -29,29 +29,27 @@ from fedast.config.cautions import cautions
 from fedast.config.load import names_own_code
 from fedast.config.notes import Note
 from fedast.config.plan import Outline, plan
-from fedast.config.resolve import TaskOutline, options_of, outline, preset_of
+from fedast.config.resolve import TaskOutline, defaults_of, options_of, outline
 from fedast.config.schema import RunConfig, Simulation, TaskConfig, TrainingOverrides
 from fedast.core.protocol import TaskSpec
 from fedast.parts.errors import ConfigError
 from fedast.sim.availability import ActiveCap, Bernoulli
-from fedast.tasks.embedded import SyntheticOptions
-from fedast.tasks.paper import ImageOptions
-from fedast.tasks.preset import Preset
-from fedast.tasks.presets import PRESETS
+from fedast.tasks.embedded import Synthetic
+from fedast.tasks.options import TASKS, TaskDefaults
 from fedast.tasks.task import Allocation
 from fedast.training.options import TrainerOptions
 
 
 def notes_of(config: RunConfig) -> list[Note]:
     """Notes on a configuration as it was given, not resolved: that fills in what was left out."""
-    presets = [preset_of(task, config) for task in config.tasks]
+    defaults = [defaults_of(task, config) for task in config.tasks]
     tasks = [
-        outline(task, preset, config.algorithm.synchronous)
-        for task, preset in zip(config.tasks, presets, strict=True)
+        outline(task, usual, config.algorithm.synchronous)
+        for task, usual in zip(config.tasks, defaults, strict=True)
     ]
     found = notes(tasks, config.algorithm, config.simulation)
-    for task, preset, sketch in zip(config.tasks, presets, tasks, strict=True):
-        found += [Note(key, why, sketch.name) for key, why in _in_file(task, preset, config)]
+    for task, usual, sketch in zip(config.tasks, defaults, tasks, strict=True):
+        found += [Note(key, why, sketch.name) for key, why in _in_file(task, usual, config)]
     return found + [Note(key, why) for key, why in _elsewhere(config)]
 
 
@@ -161,25 +159,33 @@ def _overridden(
         return f"every task has {key} of its own"
 
     if all(_own_evaluations(task, algorithm) for task in tasks):
-        stripped = [replace(t, goal=replace(t.goal, evaluate_every=None)) for t in tasks]
+        stripped = [
+            replace(t, goal=t.goal.model_copy(update={"evaluate_every": None})) for t in tasks
+        ]
         if disagrees(stripped):
             yield "evaluate_every", every("an evaluate_every")
             if not _buffered(algorithm) and all(t.goal.evaluate_every for t in tasks):
                 yield "ratio", every("an evaluate_every")
     if all(t.training.server_lr or t.server.optimizer.adaptive for t in tasks):
-        stripped = [replace(t, training=replace(t.training, server_lr=None)) for t in tasks]
+        stripped = [
+            replace(t, training=t.training.model_copy(update={"server_lr": None})) for t in tasks
+        ]
         if disagrees(stripped):
             yield "server_lr", every("a server_lr or an adaptive optimizer")
     if not isinstance(algorithm, AsyncOptions):
         return
     if all(t.allocation.buffer for t in tasks) and algorithm.buffered:
-        stripped = [replace(t, allocation=replace(t.allocation, buffer=None)) for t in tasks]
+        stripped = [
+            replace(t, allocation=t.allocation.model_copy(update={"buffer": None})) for t in tasks
+        ]
         if disagrees(stripped):
             yield "ratio", every("a buffer")
     first = [task for task in tasks if task.goal.join_time == 0]
     rest = [task for task in first if task.allocation.requests is None]
     if not rest:
-        stripped = [replace(t, allocation=replace(t.allocation, requests=None)) for t in tasks]
+        stripped = [
+            replace(t, allocation=t.allocation.model_copy(update={"requests": None})) for t in tasks
+        ]
         if disagrees(stripped):
             yield "initial", every("requests")
     elif len({task.allocation.share for task in rest}) == 1:
@@ -295,16 +301,16 @@ def _one_update(algorithm: AlgorithmOptions) -> bool:
     return algorithm.updates_per_round(1) == 1
 
 
-def _in_file(task: TaskConfig, preset: Preset, config: RunConfig) -> Reasons:
+def _in_file(task: TaskConfig, defaults: TaskDefaults, config: RunConfig) -> Reasons:
     """What only a configuration can say of a task."""
-    costs = (None, preset.step_cost)
+    costs = (None, defaults.step_cost)
     if not config.simulation.delay.uses_step_cost and task.step_cost not in costs:
         yield "step_cost", "measured work times are taken as they are"
     if _given(task, "level"):
         if task.target is None:
-            if not preset.targets:
+            if not defaults.targets:
                 yield "level", "the task has no targets; set target"
-        elif preset.targets.get(task.level) != task.target:
+        elif defaults.targets.get(task.level) != task.target:
             yield "level", "target is set"
     for key in TrainingOverrides.model_fields if task.sync is not None else ():
         if getattr(task.sync, key) is None:
@@ -316,18 +322,9 @@ def _in_file(task: TaskConfig, preset: Preset, config: RunConfig) -> Reasons:
             )
         elif getattr(task, key) is not None:
             yield key, f"sync.{key} is set, for algorithms such as {config.algorithm.name}"
-    if preset.options is not None and issubclass(preset.options, ImageOptions):
-        options: ImageOptions = options_of(task, preset, task.name or task.use)
-        wants = {"alpha": "dirichlet", "classes_per_client": "shards", "exponent": "power-law"}
-        for field in fields(preset.options):
-            assert field.default is not MISSING
-            kind = wants.get(field.name, options.partition)
-            if kind != options.partition and getattr(options, field.name) != field.default:
-                yield f"options.{field.name}", f'the partition is "{options.partition}"'
-    if preset.options is SyntheticOptions:
-        chosen: SyntheticOptions = options_of(task, preset, task.name or task.use)
-        if chosen.alpha != SyntheticOptions.alpha:
-            yield "options.alpha", "LEAF's definition moves the scores of all classes alike by it"
+    options = options_of(task, config)
+    if isinstance(options, Synthetic) and _given(options, "alpha"):
+        yield "options.alpha", "LEAF's definition moves the scores of all classes alike by it"
 
 
 # --- the rest of a file ---------------------------------------------------------------------------
@@ -335,7 +332,7 @@ def _in_file(task: TaskConfig, preset: Preset, config: RunConfig) -> Reasons:
 
 def _elsewhere(config: RunConfig) -> Reasons:
     compute = config.compute
-    own = config.federation.data or any(task.use not in PRESETS for task in config.tasks)
+    own = config.federation.data or any(task.use not in TASKS.builtin for task in config.tasks)
     if config.path and not own and not names_own_code(config.model_dump(exclude={"path"})):
         yield "path", "no part of the run is your own code"
     names = [task.name or task.use for task in config.tasks]

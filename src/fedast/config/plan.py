@@ -14,7 +14,7 @@ from fedast.core.apportion import largest_remainder
 from fedast.core.protocol import TaskSpec
 from fedast.parts.errors import ConfigError
 from fedast.records.run import ALL_TASKS
-from fedast.tasks.metrics import METRICS
+from fedast.tasks.metrics import Accuracy, MetricOptions
 from fedast.tasks.task import Allocation, Goal, Training
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,59}")
@@ -26,7 +26,7 @@ class Outline(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def metric(self) -> str: ...
+    def metric(self) -> MetricOptions: ...
     @property
     def training(self) -> Training: ...
     @property
@@ -56,7 +56,7 @@ def plan(
             min_buffer_size=task.server.aggregator.min_updates,
             share=task.allocation.share,
             target=task.goal.target,
-            higher_is_better=METRICS[task.metric].higher_is_better,
+            higher_is_better=task.metric.higher_is_better,
             max_rounds=task.goal.max_rounds,
             evaluate_every=task.goal.evaluate_every
             or algorithm.evaluation_period(task.goal.evaluate_hint, r),
@@ -86,7 +86,11 @@ def _check(tasks: Sequence[Outline], simulation: Simulation) -> None:
             raise ConfigError(
                 f"{key}.name", "use letters, digits, spaces and . _ - (at most 60), not 'all tasks'"
             )
-        if goal.target is not None and task.metric == "accuracy" and not 0 < goal.target <= 1:
+        if (
+            goal.target is not None
+            and isinstance(task.metric, Accuracy)
+            and not 0 < goal.target <= 1
+        ):
             raise ConfigError(
                 f"{key}.target", f"an accuracy is a fraction between 0 and 1, got {goal.target}"
             )

@@ -6,12 +6,13 @@ checked. ``renamed`` says what it found, so that a command can tell its user the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from fedast.algorithms.renamed import RENAMED_OPTIONS, Tell, modernize
 from fedast.parts.errors import ConfigError
-from fedast.tasks.presets import PRESETS
+from fedast.tasks.renamed import modernize_options
 
 Table: TypeAlias = dict[str, Any]
 
@@ -36,9 +37,6 @@ _ALGORITHM_KEYS: Mapping[str, str] = {
     for place in ("algorithm", "algorithms.*")
     for old, new in RENAMED_OPTIONS.items()
 }
-
-_OPTIONS: Mapping[str, str] = {"points": "samples", "max_points": "max_samples"}
-"""Options of fedast's own tasks; a user's task may call its options anything."""
 
 _VALUES: Mapping[str, tuple[str, str]] = {
     "tasks.*.server_optimizer": ("plain", "sgd"),
@@ -85,18 +83,14 @@ def _translate(table: Table, tell: Tell) -> None:
         *_places(table, ["algorithms", "*"]),
     ]:
         name = str(place.get("name", where.rpartition(".")[2]))
-        try:
-            modernize(place, name, lambda old, new, at=where: tell(f"{at}.{old}", new))  # type: ignore[misc]
-        except ConfigError as error:
-            raise ConfigError(f"{where}.{error.key}", error.problem) from None
+        _modernize(partial(modernize, place, name), where, tell)
     for path, new in _KEYS.items():
         for place, where, old in _holders(table, path):
             _rename(place, where, old, new, tell)
     for task, where in _places(table, ["tasks", "*"]):
-        if task.get("use", task.get("task")) in PRESETS:
-            for options, there in list(_places(task, ["options"], where)):
-                for old in sorted(options.keys() & _OPTIONS):
-                    _rename(options, there, old, _OPTIONS[old], tell)
+        use = str(task.get("use", task.get("task")))
+        for options, there in list(_places(task, ["options"], where)):
+            _modernize(partial(modernize_options, options, use), there, tell)
     for path, (before, now) in _VALUES.items():
         for place, where, key in _holders(table, path):
             if place[key] == before:
@@ -105,6 +99,14 @@ def _translate(table: Table, tell: Tell) -> None:
     for place, _ in _places(table, ["tasks", "*", "aggregator"]):
         if place.get("name", "mean") in ("mean", "median"):
             place.pop("trim", None)  # which was written out for all of them
+
+
+def _modernize(change: Callable[[Tell], None], where: str, tell: Tell) -> None:
+    """Let another room rename what is in its table, which is at ``where``."""
+    try:
+        change(lambda old, new: tell(f"{where}.{old}", new))
+    except ConfigError as error:
+        raise ConfigError(f"{where}.{error.key}", error.problem) from None
 
 
 def _rename(place: Table, where: str, old: str, new: str, tell: Tell) -> None:

@@ -21,13 +21,14 @@ from fedast.aggregation.aggregators import AGGREGATORS, AggregatorOptions
 from fedast.aggregation.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizerOptions
 from fedast.aggregation.settings import Calibration
 from fedast.algorithms.fedast import FedASTDynamic
-from fedast.algorithms.options import ALGORITHMS, AlgorithmOptions
+from fedast.algorithms.options import ALGORITHMS, AlgorithmOptions, LearningRate
 from fedast.federation.transports import TRANSPORTS, Nats, TransportOptions
 from fedast.parts.options import Options, Section
 from fedast.parts.registry import Part
 from fedast.records.observers import OBSERVERS, ObserverOptions
 from fedast.sim.availability import AVAILABILITY, ActiveCap, AvailabilityOptions
 from fedast.sim.delays import DELAYS, DelayOptions, ShiftedExponential
+from fedast.tasks.task import Count, NotNegative, Positive, Sampling, Share, WeightDecay
 from fedast.training.options import TRAINERS, TrainerOptions
 
 
@@ -78,14 +79,14 @@ class Simulation(Section):
 
 
 class TrainingOverrides(Section):
-    """Training settings; what is not given is the preset's."""
+    """Training settings; what is not given is the task's own."""
 
-    local_steps: int | None = Field(None, ge=1)
-    batch_size: int | None = Field(None, ge=1)
-    client_lr: float | None = Field(None, gt=0, le=1e6)
-    server_lr: float | None = Field(None, gt=0, le=1e6)
-    weight_decay: float | None = Field(None, ge=0, le=1e6)
-    sampling: Literal["epochs", "independent"] | None = None
+    local_steps: Count | None = None
+    batch_size: Count | None = None
+    client_lr: LearningRate | None = None
+    server_lr: LearningRate | None = None
+    weight_decay: WeightDecay | None = None
+    sampling: Sampling | None = None
 
 
 def _named(key: str) -> BeforeValidator:
@@ -107,13 +108,13 @@ class TaskConfig(TrainingOverrides):
     or by Glorot's or He's rule with biases of zero."""
     sync: TrainingOverrides | None = None
     """Training settings that hold with synchronous algorithms only."""
-    step_cost: float | None = Field(None, gt=0)
+    step_cost: Positive | None = None
     """Relative work of one local step, for the simulated delays."""
-    requests: int | None = Field(None, ge=1)
+    requests: Count | None = None
     """Active requests R (asynchronous algorithms)."""
-    buffer: int | None = Field(None, ge=1)
+    buffer: Count | None = None
     """Buffer size b (asynchronous algorithms)."""
-    share: float = Field(1.0, gt=0, le=1e9)
+    share: Share = 1.0
     """Share of the clients (synchronous algorithms)."""
     server_optimizer: Annotated[
         SerializeAsAny[ServerOptimizerOptions] | None, Part(SERVER_OPTIMIZERS, "sgd")
@@ -128,11 +129,11 @@ class TaskConfig(TrainingOverrides):
     level: Literal["low", "main", "high"] = "main"
     """Which of the task's targets holds, if ``target`` is not given."""
     target: float | None = None
-    max_rounds: int | None = Field(None, ge=1)
-    max_time: float | None = Field(None, gt=0)
-    evaluate_every: int | None = Field(None, ge=1)
-    join_time: float = Field(0.0, ge=0)
-    leave_time: float | None = Field(None, gt=0)
+    max_rounds: Count | None = None
+    max_time: Positive | None = None
+    evaluate_every: Count | None = None
+    join_time: NotNegative = 0.0
+    leave_time: Positive | None = None
 
 
 def _shortest(part: Any) -> Any:

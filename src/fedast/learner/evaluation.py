@@ -7,7 +7,6 @@ import torch
 from fedast.learner.inference import Inference
 from fedast.learner.protocol import Evaluation
 from fedast.tasks.dataset import Dataset
-from fedast.tasks.metrics import METRICS
 from fedast.training.trainer import DeviceTask
 
 
@@ -20,17 +19,19 @@ def measure(
     indices: torch.Tensor | None = None,
 ) -> Evaluation:
     """The model as it is, on a dataset (or the samples at ``indices``), ``batch`` at a time."""
-    metric = METRICS[device_task.task.metric]
+    metric = device_task.task.metric
+    summed = metric.build()
     device = device_task.model.parameters[0].device
     if indices is None:
         indices = torch.arange(len(dataset), device=device)
     count = len(indices)
-    sums = torch.zeros(2, dtype=torch.float64, device=device)  # metric, loss
+    sums = torch.zeros((), dtype=torch.float64, device=device)  # the metric's, then the loss
     for part in torch.split(indices, batch):
         inputs, labels = dataset.batch(part)
         outputs = model(inputs)
         loss = device_task.loss(outputs, labels).double() * len(labels)
-        score = loss if metric.per_batch is None else metric.per_batch(outputs, labels)
-        sums += torch.stack([score.double(), loss])
-    score_sum, loss_sum = sums.tolist()  # the only place where the host waits for the device
-    return Evaluation(metric.finish(score_sum / count), loss_sum / count)
+        score = loss if summed is None else summed(outputs, labels)
+        sums = sums + torch.cat([score.double().reshape(-1), loss.reshape(1)])
+    # The only place where the host waits for the device.
+    *scores, loss_mean = (total / count for total in sums.tolist())
+    return Evaluation(metric.finish(scores), loss_mean)

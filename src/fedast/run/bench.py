@@ -12,7 +12,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import final
 
@@ -103,7 +103,7 @@ def paper_shapes() -> list[Task]:
             train=dataset,
             test=dataset,
             partition=partition,
-            training=replace(training, weight_decay=3e-4),
+            training=training.model_copy(update={"weight_decay": 3e-4}),
         )
         for name, model, dataset, training in data
     ]

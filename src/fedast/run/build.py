@@ -10,13 +10,14 @@ import numpy as np
 from fedast.algorithms.options import AlgorithmOptions
 from fedast.config import schema as cfg
 from fedast.config.plan import Outline
-from fedast.config.resolve import options_of, outline, preset_of
+from fedast.config.resolve import defaults_of, options_of, outline
 from fedast.core.protocol import Algorithm, Pool, StopReason, TaskSpec
 from fedast.core.streams import Stream
 from fedast.run.compute import pick_device
 from fedast.sim import delays
 from fedast.sim.availability import Always, SimulatedPool
 from fedast.sim.simulator import Deadline, Join, Timer
+from fedast.tasks.options import build_task
 from fedast.tasks.task import Task
 
 
@@ -74,10 +75,10 @@ def build_tasks(config: cfg.RunConfig) -> list[Task]:
     """The tasks of a resolved configuration, with their data."""
     tasks = []
     for task in config.tasks:
-        preset = preset_of(task, config)
-        sketch = outline(task, preset, config.algorithm.synchronous)
-        options = None if preset.options is None else options_of(task, preset, sketch.name)
-        built = preset.build(options, config.simulation.clients, config.seed, sketch.name)
+        options = options_of(task, config)
+        defaults = defaults_of(task, config)
+        sketch = outline(task, defaults, config.algorithm.synchronous)
+        built = build_task(options, config.simulation.clients, config.seed, sketch.name)
         model = built.model
         if task.initialization != "model":
             from fedast.tasks.initialization import Initialized
@@ -86,8 +87,9 @@ def build_tasks(config: cfg.RunConfig) -> list[Task]:
         tasks.append(
             replace(
                 built,
+                name=sketch.name,
                 model=model,
-                step_cost=preset.step_cost if task.step_cost is None else task.step_cost,
+                step_cost=defaults.step_cost if task.step_cost is None else task.step_cost,
                 training=sketch.training,
                 goal=sketch.goal,
                 allocation=sketch.allocation,

@@ -39,6 +39,7 @@ from fedast.learner.inference import ModuleInference
 from fedast.learner.remote import RemoteLearner
 from fedast.learner.replay import RecordingLearner
 from fedast.parts.errors import ConfigError, nearest
+from fedast.parts.registry import load_object, make_importable
 from fedast.records import toml
 from fedast.records.events import EventLog
 from fedast.records.files import write_atomically
@@ -53,7 +54,6 @@ from fedast.records.run import (
 from fedast.records.schedule import Schedule
 from fedast.run.build import build_algorithm, build_tasks
 from fedast.run.simulate import Watch
-from fedast.tasks.own import find_function, make_importable
 from fedast.tasks.task import BadTask, Task
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer
 
@@ -136,7 +136,7 @@ class Federation:
         self._stack.callback(self._draft.unlink, missing_ok=True)
         log = self._stack.enter_context(self._draft.open("w", encoding="utf-8"))
         schedule = Schedule()
-        metrics = {task.name: task.metric for task in self._tasks}
+        metrics = {task.name: task.metric.name for task in self._tasks}
         events = BestEffortEventLog(EventLog(log, metrics))
         observers: list[Observer] = [self.run_metrics, schedule, events]
         observers.extend(make(algorithm, self.run_metrics) for make in watch)
@@ -207,7 +207,7 @@ class Federation:
             self.run_metrics,
             algorithm=self._config.algorithm.name,
             seed=self._config.seed,
-            metrics={task.name: task.metric for task in self._tasks},
+            metrics={task.name: task.metric.name for task in self._tasks},
             finals={},
             wall_seconds=self.server.now,
         )
@@ -329,8 +329,9 @@ class LocalTraining:
                     f"none for client {client}",
                 )
             return task
+        read = load_object(named, f"federation.data.{task.name}")
         try:
-            data = find_function(named)(client)
+            data = read(client)
             inputs, labels = data
         except Exception as error:  # whatever the user's own code raises
             raise BadTask(f"{named}: {type(error).__name__}: {error}") from error

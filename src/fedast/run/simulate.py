@@ -144,7 +144,7 @@ def run_world(
                 draft = log.with_name(f"{log.name}.part")
                 stack.callback(draft.unlink, missing_ok=True)
             file = stack.enter_context(draft.open("w", encoding="utf-8"))
-            watching.append(EventLog(file, {task.name: task.metric for task in tasks}))
+            watching.append(EventLog(file, {task.name: task.metric.name for task in tasks}))
 
         def live() -> None:
             run_metrics.went_live()
@@ -166,7 +166,7 @@ def run_world(
         if profiler is not None:
             plane = ProfiledLearner(plane, profiler)
         watching.extend(make(logic, run_metrics) for make in watch)
-        metrics = {task.name: task.metric for task in tasks}
+        metrics = {task.name: task.metric.name for task in tasks}
         watched = Watched(logic, run_metrics, metrics, folder, stack)
         watching.extend(options.build(watched) for options in observers)
         observer = watching[0] if len(watching) == 1 else Observers(tuple(watching))
@@ -202,7 +202,7 @@ def run_world(
             run_metrics,
             algorithm=plan.algorithm.name,
             seed=seed,
-            metrics={task.name: task.metric for task in tasks},
+            metrics={task.name: task.metric.name for task in tasks},
             finals={name: (e.metric, e.loss) for name, e in finals.items() if e is not None},
             wall_seconds=time.monotonic() - began
             if checkpointer is None

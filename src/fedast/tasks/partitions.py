@@ -1,17 +1,102 @@
 """How training samples are split over clients: index arrays into data that is stored once.
 
-Every partition is a function of its random generator, and vectorised over clients.
+Every partition is a function of its random generator, and vectorised over clients. A task
+that takes its partition as a part takes the options below, or a function
+``(labels, clients, samples, rng)`` of your own.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, ClassVar, TypeAlias
+
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from fedast.deprecated import renamed_keywords
+from fedast.parts.options import Options
+from fedast.parts.registry import Registry
 from fedast.tasks.task import Indices
 
-Labels = npt.NDArray[np.int64]
+Labels: TypeAlias = npt.NDArray[np.int64]
+Partition: TypeAlias = Callable[[Labels, int, int, np.random.Generator], list[Indices]]
+"""(labels, clients, samples per client, rng) -> the indices of each client's samples"""
+
+
+class PartitionOptions(Options, ABC):
+    """How labelled samples are split over clients."""
+
+    @abstractmethod
+    def build(self) -> Partition: ...
+
+
+class Dirichlet(PartitionOptions):
+    """Label skew: every client draws its class proportions from Dirichlet(alpha)."""
+
+    name: ClassVar[str] = "dirichlet"
+    alpha: float = Field(0.1, gt=0)
+    """Concentration: smaller is more heterogeneous."""
+
+    def build(self) -> Partition:
+        return lambda labels, clients, samples, rng: dirichlet(
+            labels, clients, samples, self.alpha, rng
+        )
+
+
+class IID(PartitionOptions):
+    """Samples at random, as many for each client."""
+
+    name: ClassVar[str] = "iid"
+
+    def build(self) -> Partition:
+        return iid
+
+
+class Shards(PartitionOptions):
+    """A fixed number of classes for each client, in equal parts."""
+
+    name: ClassVar[str] = "shards"
+    classes_per_client: int = Field(2, ge=1)
+    """Classes per client."""
+
+    def build(self) -> Partition:
+        return lambda labels, clients, samples, rng: shards(
+            labels, clients, samples, self.classes_per_client, rng
+        )
+
+
+class PowerLaw(PartitionOptions):
+    """Unequal sizes: the k-th largest client has k^-exponent of the largest's samples."""
+
+    name: ClassVar[str] = "power-law"
+    exponent: float = Field(0.5, ge=0)
+    """How unequal the clients' sizes are; 0 is equal."""
+
+    def build(self) -> Partition:
+        return lambda labels, clients, samples, rng: power_law(
+            labels, clients, samples, self.exponent, rng
+        )
+
+
+@lru_cache(maxsize=64)
+def _from_function(name: str, function: Callable[..., Any]) -> type[PartitionOptions]:
+    class FromFunction(PartitionOptions):
+        def build(self) -> Partition:
+            return function
+
+    FromFunction.name = name
+    return FromFunction
+
+
+PARTITIONS: Registry[PartitionOptions] = Registry(
+    "partitions",
+    PartitionOptions,  # type: ignore[type-abstract]
+    [__name__],
+    adapt=_from_function,
+)
 
 
 @renamed_keywords(points="samples")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, model_validator
 
 from fedast.aggregation.settings import ServerSide
+from fedast.algorithms.options import LearningRate
 from fedast.deprecated import renamed_keywords
+from fedast.parts.errors import ConfigError
+from fedast.parts.options import Section
 from fedast.tasks.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -18,6 +23,11 @@ if TYPE_CHECKING:
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 Sampling: TypeAlias = Literal["epochs", "independent"]
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+WeightDecay: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
+Share: TypeAlias = Annotated[float, Field(gt=0, le=1e9)]
+Positive: TypeAlias = Annotated[float, Field(gt=0)]
+NotNegative: TypeAlias = Annotated[float, Field(ge=0)]
 
 
 class TrainingFailed(RuntimeError):
@@ -32,61 +42,65 @@ class BadTask(ValueError):
     """A task that cannot be trained; the message names the task and what is wrong."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """A task's hyperparameters: how its clients train and how the server steps.
+class Training(Section):
+    """A task's hyperparameters: how its clients train and how the server steps."""
 
-    ``local_steps`` is tau, ``client_lr`` eta_c, ``server_lr`` eta_s (None:
-    the algorithm's own default). ``sampling`` says where mini-batches come
-    from: shuffled epochs over the client's data with the incomplete last batch
-    dropped, or independent random batches.
-    """
-
-    local_steps: int = 27
-    batch_size: int = 32
-    client_lr: float = 0.1
-    server_lr: float | None = None
-    weight_decay: float = 0.0
+    local_steps: Count = 27
+    """Steps of a local training, tau."""
+    batch_size: Count = 32
+    client_lr: LearningRate = 0.1
+    """The clients' learning rate, eta_c."""
+    server_lr: LearningRate | None = None
+    """The server's learning rate, eta_s; None: the algorithm's own default."""
+    weight_decay: WeightDecay = 0.0
     sampling: Sampling = "epochs"
+    """Where mini-batches come from: shuffled epochs over the client's data with the incomplete last
+    batch dropped, or independent random batches."""
 
-    def __post_init__(self) -> None:
-        if self.local_steps < 1 or self.batch_size < 1:
-            raise BadTask("local_steps and batch_size must be at least 1")
-        if not self.client_lr > 0 or not self.weight_decay >= 0:
-            raise BadTask("client_lr must be positive, weight_decay not negative")
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, given: Any) -> Any:
+        for old, new in (("client_rate", "client_lr"), ("server_rate", "server_lr")):
+            if isinstance(given, dict) and old in given:
+                if new in given:
+                    raise ValueError(f"{old} is now {new}, which is given too; leave one out")
+                warnings.warn(
+                    f"Training({old}=...) is now Training({new}=...)",
+                    DeprecationWarning,
+                    stacklevel=3,
+                )
+                given = {new if key == old else key: value for key, value in given.items()}
+        return given
 
 
-@dataclass(frozen=True, kw_only=True)
-class Goal:
+class Goal(Section):
     """When a task ends (at the first of these) and how often it is evaluated.
 
-    ``evaluate_every`` None leaves it to the algorithm; ``evaluate_hint``
-    replaces an asynchronous algorithm's default for this task, and is scaled
-    like it. ``max_time`` is simulated time since the start of the run, as are
-    ``join_time`` and ``leave_time``, at which the task is added or removed
-    while the others train.
+    Times are simulated, since the start of the run.
     """
 
     target: float | None = None
-    max_rounds: int | None = None
-    max_time: float | None = None
-    evaluate_every: int | None = None
-    evaluate_hint: int | None = None
-    join_time: float = 0.0
-    leave_time: float | None = None
+    max_rounds: Count | None = None
+    max_time: Positive | None = None
+    evaluate_every: Count | None = None
+    """Rounds between evaluations; None leaves it to the algorithm."""
+    evaluate_hint: Count | None = None
+    """Replaces an asynchronous algorithm's default for this task, and is scaled like it."""
+    join_time: NotNegative = 0.0
+    """When the task is added, while the others train."""
+    leave_time: Positive | None = None
+    """When the task is removed, while the others train."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Allocation:
-    """A task's part of the clients; None is worked out from the rest of the run.
+class Allocation(Section):
+    """A task's part of the clients; None is worked out from the rest of the run."""
 
-    ``requests`` (R) and ``buffer`` (b) are for asynchronous algorithms,
-    ``share`` for synchronous ones.
-    """
-
-    requests: int | None = None
-    buffer: int | None = None
-    share: float = 1.0
+    requests: Count | None = None
+    """Active requests R (asynchronous algorithms)."""
+    buffer: Count | None = None
+    """Buffer size b (asynchronous algorithms)."""
+    share: Share = 1.0
+    """Share of the clients (synchronous algorithms)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +113,9 @@ class Task:
     ``partition`` gives each client the indices of its training samples. Several
     tasks may share the same data. ``final_test`` is a larger test set for the
     last model only. ``loss`` maps (outputs, labels) to a scalar mean, by default
-    the usual one for the metric; ``metric`` names what is measured on the test
-    set. ``augment`` changes training inputs batch by batch, at random (with
+    the usual one for the metric. ``metric`` is what is measured on the test set: a name
+    (``accuracy``, ``rmse``, ``perplexity``, ``package.module:Class``), or a ``MetricOptions``
+    object, which it becomes. ``augment`` changes training inputs batch by batch, at random (with
     torch's generator, which is seeded for each request). ``step_cost`` is the
     relative work of one local step, for the simulated delays. ``server`` says
     what the server does with the updates of a round.
@@ -113,12 +128,12 @@ class Task:
     partition: Sequence[Indices]
     final_test: Any = None
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
-    metric: str = "accuracy"
+    metric: Any = "accuracy"
     augment: Callable[[torch.Tensor], torch.Tensor] | None = None
     step_cost: float = 1.0
-    training: Training = Training()
-    goal: Goal = Goal()
-    allocation: Allocation = Allocation()
+    training: Training = field(default_factory=Training)
+    goal: Goal = field(default_factory=Goal)
+    allocation: Allocation = field(default_factory=Allocation)
     server: ServerSide = field(default_factory=ServerSide)
 
     def __post_init__(self) -> None:
@@ -126,8 +141,12 @@ class Task:
 
         if not isinstance(self.name, str):
             raise BadTask(f"a task's name must be a string, got {self.name!r}")
-        if self.metric not in METRICS:
-            self._refuse(f"unknown metric {self.metric!r}; there are {', '.join(METRICS)}")
+        try:
+            object.__setattr__(self, "metric", METRICS.parse(self.metric, "metric"))
+        except ConfigError as error:
+            self._refuse(str(error))
+        if not (self.step_cost > 0 and np.isfinite(self.step_cost)):
+            self._refuse(f"step_cost must be positive, got {self.step_cost}")
         for part in ("train", "test", "final_test"):
             data = getattr(self, part)
             if data is None and part == "final_test":

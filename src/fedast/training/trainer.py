@@ -17,7 +17,7 @@ import torch
 from fedast.core.protocol import ClientId, RequestId, TaskName
 from fedast.core.streams import Stream
 from fedast.tasks.dataset import Arrays, Dataset
-from fedast.tasks.metrics import METRICS, cross_entropy
+from fedast.tasks.metrics import RMSE, Accuracy, cross_entropy
 from fedast.tasks.task import BadTask, Indices, OutOfMemory, Task
 from fedast.training.batches import draw_batches
 from fedast.training.flat import FlatModel
@@ -119,7 +119,7 @@ class DeviceTask:
             model=FlatModel(module, device),
             train=moved[id(task.train)],
             test=moved[id(task.test)],
-            loss=task.loss or METRICS[task.metric].default_loss,
+            loss=task.loss or task.metric.default_loss(),
         )
         device_task.try_out()
         return device_task
@@ -127,7 +127,7 @@ class DeviceTask:
     @property
     def usual_loss(self) -> bool:
         """Whether it is trained with cross-entropy of class numbers."""
-        return self.task.loss is None and METRICS[self.task.metric].default_loss is cross_entropy
+        return self.task.loss is None and self.task.metric.default_loss() is cross_entropy
 
     def try_out(self) -> None:
         """Check before the run that model, data and loss fit together.
@@ -162,12 +162,15 @@ class DeviceTask:
             except Exception as error:  # whatever the user's own code raises
                 said = " ".join(str(error).split())
                 raise BadTask(f"{name}: model, loss and {part} data do not fit: {said}") from error
-            if self.task.metric == "accuracy" and labels.shape != outputs.argmax(dim=1).shape:
+            if (
+                isinstance(self.task.metric, Accuracy)
+                and labels.shape != outputs.argmax(dim=1).shape
+            ):
                 raise BadTask(
                     f"{name}: accuracy needs one class number per sample, {part} labels have shape "
                     f"{tuple(labels.shape)} for outputs of shape {tuple(outputs.shape)}"
                 )
-            if self.task.metric == "rmse" and labels.numel() != outputs.numel():
+            if isinstance(self.task.metric, RMSE) and labels.numel() != outputs.numel():
                 raise BadTask(
                     f"{name}: rmse needs a label per output, {part} labels have shape "
                     f"{tuple(labels.shape)} for outputs of shape {tuple(outputs.shape)}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fedast.cli.errors import fail, reports_errors
+from fedast.cli.errors import reports_errors
 from fedast.cli.options import json_option, quiet_option
 
 
@@ -45,7 +45,7 @@ def list_cached(as_json: bool) -> None:
               type=click.Choice(["dirichlet", "iid", "shards", "power-law"]))  # fmt: skip
 @click.option("--alpha", default=0.1, show_default=True,
               type=click.FloatRange(min=0, min_open=True))  # fmt: skip
-@click.option("--points", default=300, show_default=True, type=click.IntRange(min=1))
+@click.option("--samples", "--points", default=300, show_default=True, type=click.IntRange(min=1))
 @click.option("--clients", default=1000, show_default=True, type=click.IntRange(min=1))
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
 @click.option("--out", type=click.Path(dir_okay=False), help="Picture; default: NAME.png.")
@@ -53,10 +53,9 @@ def list_cached(as_json: bool) -> None:
 def show(name: str, clients: int, seed: int, out: str | None, **options: Any) -> None:
     """Draw how a data set's labels spread over clients, client sizes, and examples."""
     from fedast.cli.data import show_one
-    from fedast.tasks.paper import ImageOptions
+    from fedast.tasks.paper import MNIST
+    from fedast.tasks.partitions import Dirichlet
+    from fedast.tasks.renamed import fold_partition
 
-    try:
-        partition = ImageOptions(**options)
-    except ValueError as error:
-        fail(str(error))
-    show_one(name, partition, clients, seed, out)
+    fold_partition(options, Dirichlet(), lambda old, new: None)
+    show_one(name, MNIST.read(options, "partition"), clients, seed, out)
