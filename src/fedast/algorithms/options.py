@@ -14,6 +14,7 @@ import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import Field, SerializeAsAny, create_model, model_validator
@@ -160,6 +161,7 @@ def _warn(old: str, new: str) -> None:
     warnings.warn(f"{old} is now called {new}", DeprecationWarning, stacklevel=4)
 
 
+@lru_cache(maxsize=256)  # the same class each time, so that equal options are equal
 def _from_callable(name: str, target: Callable[..., Any]) -> type[AlgorithmOptions]:
     """Options of a callable ``(tasks, pool, stream, *, ...) -> Algorithm``.
 
