@@ -27,7 +27,7 @@ IDENTIFIERS = (
 TRANSLATIONS = {
     "src/fedast/config/renamed.py",
     "src/fedast/algorithms/renamed.py",
-    "src/fedast/tasks/renamed.py",
+    "src/fedast/tasks/task.py",  # Training(client_rate=, server_rate=)
     "src/fedast/deprecated.py",
     "src/fedast/aggregation/settings.py",  # ServerSide(step=, combining=)
     "src/fedast/federation/write_ahead_log.py",  # the folder on disk is still called diary/
