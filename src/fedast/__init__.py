@@ -13,45 +13,85 @@ from fedast.deprecated import DEPRECATED, deprecated
 from fedast.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fedast.aggregation.aggregators import Mean, Median, TrimmedMean
-    from fedast.aggregation.server_optimizers import SGD, Adam, Fadas, Momentum, Yogi
+    from fedast.aggregation.aggregators import AggregatorOptions, Mean, Median, TrimmedMean
+    from fedast.aggregation.server_optimizers import (
+        SGD,
+        Adam,
+        Fadas,
+        Momentum,
+        ServerOptimizerOptions,
+        Yogi,
+    )
     from fedast.aggregation.settings import Calibration, ServerSide
+    from fedast.algorithms.allocation import AllocationOptions
     from fedast.algorithms.centralized import Centralized
     from fedast.algorithms.fedast import FedASTDynamic, FedASTNoBuffer, FedASTStatic
     from fedast.algorithms.fedbuff import FedBuff
     from fedast.algorithms.options import AlgorithmOptions, AsyncOptions, SyncOptions
+    from fedast.algorithms.selection import SelectionOptions
     from fedast.algorithms.sequential_fedavg import SequentialFedAvg
+    from fedast.algorithms.staleness import StalenessOptions
     from fedast.algorithms.sync_bayes_st import SyncBayesST
     from fedast.algorithms.sync_st import SyncST
     from fedast.algorithms.sync_ucb_st import SyncUCBST
     from fedast.config.schema import Compute, Simulation, SpeedGroups
     from fedast.parts.errors import ConfigError, ConfigWarning
+    from fedast.records.observers import ObserverOptions
     from fedast.run.simulate import Outcome, simulate
-    from fedast.sim.availability import ActiveCap, Always, Bernoulli, Trace
-    from fedast.sim.delays import Constant, Lognormal, Measured, ShiftedExponential, Uniform
+    from fedast.sim.availability import ActiveCap, Always, AvailabilityOptions, Bernoulli, Trace
+    from fedast.sim.delays import (
+        Constant,
+        DelayOptions,
+        Lognormal,
+        Measured,
+        ShiftedExponential,
+        Uniform,
+    )
     from fedast.tasks.dataset import Arrays, Windows
-    from fedast.tasks.partitions import dirichlet, iid, power_law, shards
+    from fedast.tasks.metrics import MetricOptions
+    from fedast.tasks.options import TaskOptions
+    from fedast.tasks.partitions import PartitionOptions, dirichlet, iid, power_law, shards
     from fedast.tasks.task import Allocation, Goal, Task, Training
 
 _HOMES = {
-    "fedast.aggregation.aggregators": ("Mean", "Median", "TrimmedMean"),
-    "fedast.aggregation.server_optimizers": ("Adam", "Fadas", "Momentum", "SGD", "Yogi"),
+    "fedast.aggregation.aggregators": ("AggregatorOptions", "Mean", "Median", "TrimmedMean"),
+    "fedast.aggregation.server_optimizers": (
+        "Adam",
+        "Fadas",
+        "Momentum",
+        "SGD",
+        "ServerOptimizerOptions",
+        "Yogi",
+    ),
     "fedast.aggregation.settings": ("Calibration", "ServerSide"),
+    "fedast.algorithms.allocation": ("AllocationOptions",),
     "fedast.algorithms.centralized": ("Centralized",),
     "fedast.algorithms.fedast": ("FedASTDynamic", "FedASTNoBuffer", "FedASTStatic"),
     "fedast.algorithms.fedbuff": ("FedBuff",),
     "fedast.algorithms.options": ("AlgorithmOptions", "AsyncOptions", "SyncOptions"),
+    "fedast.algorithms.selection": ("SelectionOptions",),
     "fedast.algorithms.sequential_fedavg": ("SequentialFedAvg",),
+    "fedast.algorithms.staleness": ("StalenessOptions",),
     "fedast.algorithms.sync_bayes_st": ("SyncBayesST",),
     "fedast.algorithms.sync_st": ("SyncST",),
     "fedast.algorithms.sync_ucb_st": ("SyncUCBST",),
     "fedast.config.schema": ("Compute", "Simulation", "SpeedGroups"),
     "fedast.parts.errors": ("ConfigError", "ConfigWarning"),
+    "fedast.records.observers": ("ObserverOptions",),
     "fedast.run.simulate": ("Outcome", "simulate"),
-    "fedast.sim.availability": ("ActiveCap", "Always", "Bernoulli", "Trace"),
-    "fedast.sim.delays": ("Constant", "Lognormal", "Measured", "ShiftedExponential", "Uniform"),
+    "fedast.sim.availability": ("ActiveCap", "Always", "AvailabilityOptions", "Bernoulli", "Trace"),
+    "fedast.sim.delays": (
+        "Constant",
+        "DelayOptions",
+        "Lognormal",
+        "Measured",
+        "ShiftedExponential",
+        "Uniform",
+    ),
     "fedast.tasks.dataset": ("Arrays", "Windows"),
-    "fedast.tasks.partitions": ("dirichlet", "iid", "power_law", "shards"),
+    "fedast.tasks.metrics": ("MetricOptions",),
+    "fedast.tasks.options": ("TaskOptions",),
+    "fedast.tasks.partitions": ("PartitionOptions", "dirichlet", "iid", "power_law", "shards"),
     "fedast.tasks.task": ("Allocation", "Goal", "Task", "Training"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -60,11 +100,14 @@ __all__ = [
     "SGD",
     "ActiveCap",
     "Adam",
+    "AggregatorOptions",
     "AlgorithmOptions",
     "Allocation",
+    "AllocationOptions",
     "Always",
     "Arrays",
     "AsyncOptions",
+    "AvailabilityOptions",
     "Bernoulli",
     "Calibration",
     "Centralized",
@@ -72,6 +115,7 @@ __all__ = [
     "ConfigError",
     "ConfigWarning",
     "Constant",
+    "DelayOptions",
     "Fadas",
     "FedASTDynamic",
     "FedASTNoBuffer",
@@ -82,18 +126,25 @@ __all__ = [
     "Mean",
     "Measured",
     "Median",
+    "MetricOptions",
     "Momentum",
+    "ObserverOptions",
     "Outcome",
+    "PartitionOptions",
+    "SelectionOptions",
     "SequentialFedAvg",
+    "ServerOptimizerOptions",
     "ServerSide",
     "ShiftedExponential",
     "Simulation",
     "SpeedGroups",
+    "StalenessOptions",
     "SyncBayesST",
     "SyncOptions",
     "SyncST",
     "SyncUCBST",
     "Task",
+    "TaskOptions",
     "Trace",
     "Training",
     "TrimmedMean",
