@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from fedast.algorithms.centralized import Centralized
     from fedast.algorithms.fedast import FedASTDynamic, FedASTNoBuffer, FedASTStatic
     from fedast.algorithms.fedbuff import FedBuff
-    from fedast.algorithms.options import AlgorithmOptions, AsyncOptions, SyncOptions
+    from fedast.algorithms.options import (
+        AlgorithmOptions,
+        AsyncOptions,
+        BufferedOptions,
+        SyncOptions,
+    )
     from fedast.algorithms.selection import SelectionOptions
     from fedast.algorithms.sequential_fedavg import SequentialFedAvg
     from fedast.algorithms.staleness import StalenessOptions
@@ -68,7 +73,12 @@ _HOMES = {
     "fedast.algorithms.centralized": ("Centralized",),
     "fedast.algorithms.fedast": ("FedASTDynamic", "FedASTNoBuffer", "FedASTStatic"),
     "fedast.algorithms.fedbuff": ("FedBuff",),
-    "fedast.algorithms.options": ("AlgorithmOptions", "AsyncOptions", "SyncOptions"),
+    "fedast.algorithms.options": (
+        "AlgorithmOptions",
+        "AsyncOptions",
+        "BufferedOptions",
+        "SyncOptions",
+    ),
     "fedast.algorithms.selection": ("SelectionOptions",),
     "fedast.algorithms.sequential_fedavg": ("SequentialFedAvg",),
     "fedast.algorithms.staleness": ("StalenessOptions",),
@@ -109,6 +119,7 @@ __all__ = [
     "AsyncOptions",
     "AvailabilityOptions",
     "Bernoulli",
+    "BufferedOptions",
     "Calibration",
     "Centralized",
     "Compute",

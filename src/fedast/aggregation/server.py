@@ -43,7 +43,7 @@ class Server:
         clients: Sequence[ClientId],
         updates: torch.Tensor,
         weights: Sequence[float] | None,
-        delay: int,
+        staleness: int,
     ) -> torch.Tensor:
         """What to take off the parameters for these updates, one per row."""
         updates = clipped(self._clip, updates)
@@ -53,7 +53,7 @@ class Server:
         else:
             parts = updates if factors is None else updates * factors[:, None]
             direction = self._aggregate(parts)
-        return self._optimizer.step(direction, delay)
+        return self._optimizer.step(direction, staleness)
 
     def mix(
         self,

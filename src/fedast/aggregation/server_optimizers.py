@@ -11,7 +11,7 @@ learning rate eta_s the model takes the step
   first and second moments of g (Reddi et al.: "Adaptive Federated
   Optimization", ICLR 2021; no bias correction, v starts at epsilon^2),
 - ``fadas``: the same with the largest v so far, and with the rate cut to one
-  over the largest delay of the round's updates where that delay is above a
+  over the largest staleness of the round's updates where that staleness is above a
   threshold (Wang, Wang, Lu, Chen: "FADAS", ICML 2024).
 
 Only parameters are stepped. Running statistics, such as those of batch
@@ -41,8 +41,8 @@ with the updates."""
 class ServerOptimizer(Protocol):
     """One task's optimizer at work, with what it remembers."""
 
-    def step(self, direction: torch.Tensor, delay: int) -> torch.Tensor:
-        """What to take off the model; ``delay`` is the largest among the round's updates."""
+    def step(self, direction: torch.Tensor, staleness: int) -> torch.Tensor:
+        """What to take off the model; ``staleness`` is the largest among the round's updates."""
         ...
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -128,12 +128,12 @@ class Yogi(_Adaptive):
 
 
 class Fadas(_Adaptive):
-    """FADAS: adaptive, with a rate of at most one over the delay where updates come late."""
+    """FADAS: adaptive, with a rate of at most one over the staleness where updates come late."""
 
     name: ClassVar[str] = "fadas"
     patience: int = Field(10, ge=1)
-    """Above this largest delay d of a round's updates the rate is at most 1/d (which matters where
-    server_lr is above that: at 0.01 only for delays above 100)."""
+    """Above this largest staleness s of a round's updates the rate is at most 1/s (which matters
+    where server_lr is above that: at 0.01 only for a staleness above 100)."""
 
 
 SERVER_OPTIMIZERS: Registry[ServerOptimizerOptions] = Registry(
@@ -148,7 +148,7 @@ class _SGD:
     def __init__(self, rate: float) -> None:
         self._rate = rate
 
-    def step(self, direction: torch.Tensor, delay: int) -> torch.Tensor:
+    def step(self, direction: torch.Tensor, staleness: int) -> torch.Tensor:
         return self._rate * direction
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -165,7 +165,7 @@ class _Momentum:
         self._rate = rate
         self._velocity = initial.new_zeros(trained)
 
-    def step(self, direction: torch.Tensor, delay: int) -> torch.Tensor:
+    def step(self, direction: torch.Tensor, staleness: int) -> torch.Tensor:
         trained = len(self._velocity)
         self._velocity = self._beta * self._velocity + direction[:trained]
         step = self._rate * direction
@@ -186,7 +186,7 @@ class _Rule:
     epsilon: float
     yogi: bool
     patience: int | None
-    """The delay up to which FADAS keeps its rate."""
+    """The staleness up to which FADAS keeps its rate."""
 
 
 @final
@@ -201,7 +201,7 @@ class _Moments:
         self._second = initial.new_full((trained,), rule.epsilon**2)
         self._largest = self._second.clone()
 
-    def step(self, direction: torch.Tensor, delay: int) -> torch.Tensor:
+    def step(self, direction: torch.Tensor, staleness: int) -> torch.Tensor:
         rule, trained = self._rule, len(self._first)
         moved = self._scale * direction
         g = moved[:trained]
@@ -215,8 +215,8 @@ class _Moments:
         self._largest = self._largest.maximum(self._second)
         spread = self._second if rule.patience is None else self._largest
         lr = self._lr
-        if rule.patience is not None and delay > rule.patience:
-            lr = min(lr, 1.0 / delay)
+        if rule.patience is not None and staleness > rule.patience:
+            lr = min(lr, 1.0 / staleness)
         step = moved.clone()
         step[:trained] = lr * self._first / (spread.sqrt() + rule.epsilon)
         return step

@@ -289,7 +289,7 @@ class Asynchronous:
             state.weights.clear()
         if leaving and self._open:
             weights = [float(state.target) for state in self._open]
-            self._retarget(self._total, weights, [state.floor for state in self._open])
+            self._retarget(self._total, weights, [state.min_requests for state in self._open])
             commands.append(self._reallocated(cause))
 
     # --- allocation ---------------------------------------------------------------
@@ -305,7 +305,7 @@ class Asynchronous:
         state = TaskState(spec, self._buffered)
         if self._open:
             weights = [float(other.target) for other in self._open]
-            floors = [other.floor for other in self._open]
+            floors = [other.min_requests for other in self._open]
             self._retarget(self._total - state.target, weights, floors)
         else:
             state.retarget(self._total)
@@ -339,9 +339,9 @@ class Asynchronous:
                 self._allocation_rule(value, state.progress.spec)
                 for value, state in zip(values, self._open, strict=True)
             ]
-            least = [state.least for state in self._open]
+            least = [state.min_after_realloc for state in self._open]
             if sum(least) > self._total:  # at least what their aggregation needs
-                least = [state.floor for state in self._open]
+                least = [state.min_requests for state in self._open]
             self._retarget(self._total, weights, least)
             commands.append(self._reallocated(ReallocCause.PERIOD, dict(variances)))
         self._after_arrival(asking, commands)

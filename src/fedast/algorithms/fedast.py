@@ -19,14 +19,13 @@ from typing import Annotated, ClassVar
 from pydantic import Field, SerializeAsAny
 
 from fedast.algorithms.allocation import ALLOCATION_RULES, AllocationOptions, SqrtVariance
-from fedast.algorithms.asynchronous import Asynchronous
-from fedast.algorithms.options import USUAL_RATIO, AsyncOptions, LearningRate
+from fedast.algorithms.options import USUAL_RATIO, BufferedOptions, LearningRate
 from fedast.core.protocol import Algorithm, Pool, TaskSpec
 from fedast.core.streams import Stream
 from fedast.parts.registry import Part
 
 
-class FedASTDynamic(AsyncOptions):
+class FedASTDynamic(BufferedOptions):
     """FedAST(D): asynchronous and buffered, requests move between tasks by their variance."""
 
     name: ClassVar[str] = "fedast-d"
@@ -41,31 +40,26 @@ class FedASTDynamic(AsyncOptions):
     """Reallocate every period * tasks * requests updates."""
 
     def build(self, tasks: Sequence[TaskSpec], pool: Pool, stream: Stream) -> Algorithm:
-        return Asynchronous(
+        return self.buffers(
             tasks,
             pool,
             stream,
-            dynamic=True,
             allocation_rule=self.allocation_rule.build(),
             variance_window=self.variance_window,
             period=self.period,
-            weight=self.staleness_weight.build(),
-            selection=self.selection.build(),
-            max_staleness=self.max_staleness,
-            free_on_cancel=self.cancel == "free",
         )
 
 
-class FedASTStatic(AsyncOptions):
+class FedASTStatic(BufferedOptions):
     """FedAST(S): asynchronous and buffered, with a fixed allocation."""
 
     name: ClassVar[str] = "fedast-s"
 
     def build(self, tasks: Sequence[TaskSpec], pool: Pool, stream: Stream) -> Algorithm:
-        return _static(self, tasks, pool, stream)
+        return self.buffers(tasks, pool, stream)
 
 
-class FedASTNoBuffer(AsyncOptions):
+class FedASTNoBuffer(BufferedOptions):
     """FedAST-NoBuffer: every single update steps the model."""
 
     name: ClassVar[str] = "fedast-nobuffer"
@@ -76,24 +70,8 @@ class FedASTNoBuffer(AsyncOptions):
     """Evaluations as often as with a buffer of R/ratio and this many rounds between."""
 
     def build(self, tasks: Sequence[TaskSpec], pool: Pool, stream: Stream) -> Algorithm:
-        return _static(self, tasks, pool, stream)
+        return self.buffers(tasks, pool, stream)
 
     def evaluation_period(self, hint: int | None, requests: int) -> int:
         usual = hint or self.evaluate_every
         return max(1, round(usual * requests / (self.ratio or USUAL_RATIO)))
-
-
-def _static(
-    options: AsyncOptions, tasks: Sequence[TaskSpec], pool: Pool, stream: Stream
-) -> Algorithm:
-    return Asynchronous(
-        tasks,
-        pool,
-        stream,
-        dynamic=False,
-        buffered=options.buffered,
-        weight=options.staleness_weight.build(),
-        selection=options.selection.build(),
-        max_staleness=options.max_staleness,
-        free_on_cancel=options.cancel == "free",
-    )

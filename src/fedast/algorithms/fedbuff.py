@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import ClassVar, final
 
-from fedast.algorithms.asynchronous import Asynchronous
-from fedast.algorithms.options import AsyncOptions
+from fedast.algorithms.options import BufferedOptions
 from fedast.core.protocol import Algorithm, ClientId, Pool, TaskSpec
 from fedast.core.streams import Stream
 
@@ -51,7 +50,7 @@ class IdleOnly:
         return self._pool.everyone()
 
 
-class FedBuff(AsyncOptions):
+class FedBuff(BufferedOptions):
     """FedBuff: asynchronous and buffered, a finished client is replaced by an idle one."""
 
     name: ClassVar[str] = "fedbuff"
@@ -59,17 +58,8 @@ class FedBuff(AsyncOptions):
     """Whether only idle clients are asked; if not, it is FedAST with a fixed allocation."""
 
     def build(self, tasks: Sequence[TaskSpec], pool: Pool, stream: Stream) -> Algorithm:
-        return Asynchronous(
-            tasks,
-            IdleOnly(pool) if self.idle else pool,
-            stream,
-            dynamic=False,
-            weight=self.staleness_weight.build(),
-            selection=self.selection.build(),
-            max_staleness=self.max_staleness,
-            free_on_cancel=self.cancel == "free",
-            capped_start=self.idle,
-        )
+        chosen = IdleOnly(pool) if self.idle else pool
+        return self.buffers(tasks, chosen, stream, capped_start=self.idle)
 
     def usual_requests(self, active_cap: int | None, clients: int) -> int:
         usual = super().usual_requests(active_cap, clients)

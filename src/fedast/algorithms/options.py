@@ -1,7 +1,8 @@
 """What the options of every algorithm have in common, and how to add an algorithm.
 
-An algorithm's options class stands in the algorithm's own file, derives from ``AsyncOptions`` or
-``SyncOptions``, has a ``name`` and builds the algorithm. That is all: configuration files, the
+An algorithm's options class stands in the algorithm's own file, derives from ``AsyncOptions``
+(``BufferedOptions`` if it is built on ``Asynchronous``) or ``SyncOptions``, has a ``name`` and
+builds the algorithm. That is all: configuration files, the
 command line and ``fedast.simulate`` find it. Another package offers one as an entry point in the
 group ``fedast.algorithms``; a configuration can also name ``package.module:Class``. A plain
 callable ``(tasks, pool, stream) -> Algorithm`` will do instead of an options class; its keyword
@@ -19,6 +20,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import Field, SerializeAsAny, create_model, model_validator
 
+from fedast.algorithms.allocation import AllocationRule, sqrt_variance
+from fedast.algorithms.asynchronous import Asynchronous
 from fedast.algorithms.renamed import modernize
 from fedast.algorithms.rounds import Assignment, Rounds
 from fedast.algorithms.selection import SELECTIONS, SelectionOptions, Uniform
@@ -89,16 +92,6 @@ class AsyncOptions(AlgorithmOptions):
     the paper's, or less, so that each of them has a buffer of at least 2."""
     initial: Literal["uniform", "shares"] = "uniform"
     """How requests are split at the start over tasks that do not set their own."""
-    selection: Annotated[SerializeAsAny[SelectionOptions], Part(SELECTIONS)] = Uniform()
-    """Which of a few random candidates is asked (fedast list selections)."""
-    max_staleness: int | None = Field(None, ge=0)
-    """Updates staler than this many rounds are dropped and sent again; default: none is."""
-    staleness_weight: Annotated[SerializeAsAny[StalenessOptions], Part(STALENESS_WEIGHTS)] = (
-        Constant()
-    )
-    """How much an update counts by its staleness (fedast list staleness)."""
-    cancel: Literal["free", "keep-busy"] = "free"
-    """Whether a cancelled request frees its client at once or occupies it to the end."""
 
     def usual_requests(self, active_cap: int | None, clients: int) -> int:
         """The sum of R where nothing says otherwise."""
@@ -120,6 +113,49 @@ class AsyncOptions(AlgorithmOptions):
 
     def updates_per_round(self, buffer_size: int) -> int | None:
         return buffer_size
+
+
+class BufferedOptions(AsyncOptions):
+    """Options of the asynchronous algorithms that are built on ``Asynchronous``."""
+
+    selection: Annotated[SerializeAsAny[SelectionOptions], Part(SELECTIONS)] = Uniform()
+    """Which of a few random candidates is asked (fedast list selections)."""
+    max_staleness: int | None = Field(None, ge=0)
+    """Updates staler than this many rounds are dropped and sent again; default: none is."""
+    staleness_weight: Annotated[SerializeAsAny[StalenessOptions], Part(STALENESS_WEIGHTS)] = (
+        Constant()
+    )
+    """How much an update counts by its staleness (fedast list staleness)."""
+    cancel: Literal["free", "keep-busy"] = "free"
+    """Whether a cancelled request frees its client at once or occupies it to the end."""
+
+    def buffers(
+        self,
+        tasks: Sequence[TaskSpec],
+        pool: Pool,
+        stream: Stream,
+        *,
+        allocation_rule: AllocationRule | None = None,
+        variance_window: int = 8,
+        period: float = 0.75,
+        capped_start: bool = False,
+    ) -> Asynchronous:
+        """The algorithm with these options; with an ``allocation_rule`` it moves requests."""
+        return Asynchronous(
+            tasks,
+            pool,
+            stream,
+            dynamic=allocation_rule is not None,
+            buffered=self.buffered,
+            allocation_rule=allocation_rule or sqrt_variance,
+            variance_window=variance_window,
+            period=period,
+            weight=self.staleness_weight.build(),
+            selection=self.selection.build(),
+            max_staleness=self.max_staleness,
+            free_on_cancel=self.cancel == "free",
+            capped_start=capped_start,
+        )
 
 
 class SyncOptions(AlgorithmOptions):
@@ -199,12 +235,12 @@ class _AsyncCallable(AsyncOptions):
         return self._target(tasks, pool, stream, **{n: getattr(self, n) for n in self._arguments})
 
 
-class _SyncCallable(SyncOptions):
+class _SyncCallable(AlgorithmOptions):
+    synchronous = True
+    server_lr: LearningRate = 1.0
+    evaluate_every: int = Field(1, ge=1)
     _target: ClassVar[Callable[..., Algorithm]]
     _arguments: ClassVar[tuple[str, ...]] = ()
-
-    def assignment(self) -> Assignment:
-        raise NotImplementedError("the callable builds the whole algorithm")
 
     def build(self, tasks: Sequence[TaskSpec], pool: Pool, stream: Stream) -> Algorithm:
         return self._target(tasks, pool, stream, **{n: getattr(self, n) for n in self._arguments})

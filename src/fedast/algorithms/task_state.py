@@ -25,8 +25,8 @@ def buffer_size_for(requests: int, ratio: float, minimum: int = 1) -> int:
 
 
 def least_requests(spec: TaskSpec) -> int:
-    """What Realloc leaves a task at least: one place's worth of requests, R/b, and as many as its
-    smallest buffer has places."""
+    """What Realloc leaves a task at least: one buffer slot's worth of requests, R/b, and enough to
+    fill its smallest buffer."""
     worth = math.ceil(spec.active_requests / spec.buffer_size - 1e-9)
     return max(1, spec.min_buffer_size, worth)
 
@@ -52,12 +52,13 @@ class TaskState:
         return self.progress.spec.name
 
     @property
-    def floor(self) -> int:
+    def min_requests(self) -> int:
         """Requests that fill the smallest buffer the task may have."""
         return 1 if self.ratio is None else self.progress.spec.min_buffer_size
 
     @property
-    def least(self) -> int:
+    def min_after_realloc(self) -> int:
+        """Requests that Realloc leaves the task at least."""
         return 1 if self.ratio is None else least_requests(self.progress.spec)
 
     def retarget(self, target: int) -> None:

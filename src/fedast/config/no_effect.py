@@ -20,7 +20,13 @@ from fedast.aggregation.server_optimizers import Fadas
 from fedast.aggregation.settings import Calibration
 from fedast.algorithms.centralized import Centralized
 from fedast.algorithms.fedast import FedASTDynamic
-from fedast.algorithms.options import USUAL_RATIO, AlgorithmOptions, AsyncOptions, SyncOptions
+from fedast.algorithms.options import (
+    USUAL_RATIO,
+    AlgorithmOptions,
+    AsyncOptions,
+    BufferedOptions,
+    SyncOptions,
+)
 from fedast.algorithms.selection import Uniform
 from fedast.algorithms.sequential_fedavg import SequentialFedAvg
 from fedast.algorithms.sync_bayes_st import SyncBayesST
@@ -101,11 +107,11 @@ def _sketch(task: Outline) -> TaskOutline:
 def _in_algorithm(
     tasks: Sequence[TaskOutline], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> Reasons:
-    if isinstance(algorithm, AsyncOptions | SyncST):
+    if isinstance(algorithm, BufferedOptions | SyncST):
         selection = algorithm.selection
         if not isinstance(selection, Uniform) and getattr(selection, "candidates", 2) == 1:
             yield "selection", "there is nothing to choose from one candidate"
-    if isinstance(algorithm, AsyncOptions):
+    if isinstance(algorithm, BufferedOptions):
         if not _cancels(tasks, simulation):
             yield "cancel", "no task ends while others go on"
     elif isinstance(algorithm, SyncOptions) and (

@@ -102,7 +102,7 @@ def _translate(table: Table, tell: Tell) -> None:
 
 
 def _modernize(change: Callable[[Tell], None], where: str, tell: Tell) -> None:
-    """Let another room rename what is in its table, which is at ``where``."""
+    """Let another module rename what is in its table, which is at ``where``."""
     try:
         change(lambda old, new: tell(f"{where}.{old}", new))
     except ConfigError as error:

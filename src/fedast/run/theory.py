@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from fedast.algorithms.fedast import FedASTDynamic
 from fedast.algorithms.fedbuff import FedBuff
-from fedast.algorithms.options import AlgorithmOptions, AsyncOptions
+from fedast.algorithms.options import AlgorithmOptions, BufferedOptions
 from fedast.algorithms.selection import Uniform
 from fedast.algorithms.staleness import Constant
 from fedast.algorithms.sync_st import SyncST
@@ -131,7 +131,7 @@ def theory(
 
 def _check_assumptions(algorithm: AlgorithmOptions) -> None:
     """The analysis: clients are chosen uniformly, and a round averages its updates equally."""
-    if not isinstance(algorithm, AsyncOptions):
+    if not isinstance(algorithm, BufferedOptions):
         raise ConfigError(
             "algorithm.name", "the analysis is of FedAST only; choose fedast-s or fedast-d"
         )
