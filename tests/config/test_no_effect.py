@@ -565,7 +565,7 @@ def test_every_key_of_a_federation_is_read() -> None:
 
 def test_every_key_of_a_file() -> None:
     own = {"algorithm", "simulation", "compute", "federation", "tasks"}  # above
-    assert set(cfg.RunConfig.model_fields) == own | {"seed", "path", "algorithms"}
+    assert set(cfg.RunConfig.model_fields) == own | {"seed", "path", "algorithms", "observers"}
     assert check("seed", "5", START["fedast-s"])
     assert "path" in {note.place for note in notes_of(given(("path=['.']",)))}
 

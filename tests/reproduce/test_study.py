@@ -74,7 +74,7 @@ def test_active_clients_set_the_requests(label: str, cap: int, total: int, buffe
     (study,) = find_studies(["need-for-buffer"])
     key = ("CIFAR-10", label, "FedAST")
     config = next(c for c in study.variants() if c.key == key).config(1, "full")
-    assert config.simulation.availability.model_dump() == {"model": "active_cap", "cap": cap}
+    assert config.simulation.availability.model_dump() == {"name": "active_cap", "cap": cap}
     assert config.algorithm.model_dump()["requests"] == total
     assert {t.buffer for t in config.tasks} == {buffer}
 
@@ -118,13 +118,13 @@ def test_a_precision_that_is_asked_for_makes_another_run(small: Path, tmp_path: 
 def test_another_model_starts_anew_and_another_algorithm_does_not() -> None:
     table: dict[str, Any] = {
         "algorithm": {"name": "fedast-d", "ratio": 8},
-        "simulation": {"clients": 5, "delay": {"model": "constant", "value": 2.0}},
+        "simulation": {"clients": 5, "delay": {"name": "constant", "value": 2.0}},
     }
-    other = {"max_time": 3, "delay": {"model": "uniform"}}
+    other = {"max_time": 3, "delay": {"name": "uniform"}}
     merge(table, {"algorithm": {"name": "fedast-s"}, "simulation": other})
     assert table == {
         "algorithm": {"name": "fedast-s", "ratio": 8},
-        "simulation": {"clients": 5, "max_time": 3, "delay": {"model": "uniform"}},
+        "simulation": {"clients": 5, "max_time": 3, "delay": {"name": "uniform"}},
     }
 
 

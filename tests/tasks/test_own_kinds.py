@@ -227,7 +227,7 @@ def test_options_that_stood_beside_the_partition(
     told = renamed({"tasks": [{"use": use, "options": old}]})
     kept = [key for key in type(now).model_fields if key in old]
     assert told == [
-        f"tasks.{use}.options.{key} is now partition.{key}; the old name is still read"
+        f"tasks.{use}.options.{key} is now called partition.{key}; the old name is still read"
         for key in kept
     ]
 

@@ -42,8 +42,8 @@ def test_training_takes_its_learning_rates_as_rates() -> None:
         training = fedast.Training(local_steps=3, **old)
     assert training == fedast.Training(local_steps=3, client_lr=0.2, server_lr=0.5)
     assert [str(warning.message) for warning in caught] == [
-        "Training(client_rate=...) is now Training(client_lr=...)",
-        "Training(server_rate=...) is now Training(server_lr=...)",
+        "Training(client_rate=...) is now called Training(client_lr=...)",
+        "Training(server_rate=...) is now called Training(server_lr=...)",
     ]
     assert caught[0].filename == __file__
     with pytest.raises(ValueError, match="client_lr, which is given too"):
@@ -77,9 +77,9 @@ def test_keys_of_earlier_versions_resolve_to_the_same_run() -> None:
     assert now.tasks[0].options["samples"] == 20
     assert now.tasks[1].options["max_samples"] == 60
     assert [line.split(";")[0] for line in renamed(old)] == [
-        "tasks.digits-mlp.size is now step_cost",
-        "tasks.digits-mlp.options.points is now samples",
-        "tasks.1.options.max_points is now max_samples",
+        "tasks.digits-mlp.size is now called step_cost",
+        "tasks.digits-mlp.options.points is now called samples",
+        "tasks.1.options.max_points is now called max_samples",
     ]
 
 

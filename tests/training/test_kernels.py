@@ -111,7 +111,7 @@ def test_what_fp16_cuts_off_in_the_lstm_is_marked() -> None:
 
 def test_updates_in_which_something_was_cut_off_are_counted() -> None:
     """From the kernels through trainer, learner and checkpoint, in one process."""
-    tame, wild = (interpreted("counted", rate) for rate in (1e-2, 1e7))
+    tame, wild = (interpreted("counted", rate) for rate in (1e-2, 1e6))
     assert tame == {"first": 0, "kept": 0, "resumed": 0}
     # The first two start from a sound model and end with weights that do not fit.
     assert wild == {"first": 2, "kept": 2, "resumed": 4}
