@@ -35,13 +35,13 @@ from fedast.config.cautions import cautions
 from fedast.config.load import names_own_code
 from fedast.config.notes import Note
 from fedast.config.plan import Outline, plan
-from fedast.config.resolve import TaskOutline, defaults_of, options_of, outline
+from fedast.config.resolve import defaults_of, options_of, settings_of
 from fedast.config.schema import RunConfig, Simulation, TaskConfig, TrainingOverrides
 from fedast.core.protocol import TaskSpec
 from fedast.parts.errors import ConfigError
 from fedast.sim.availability import ActiveCap, Bernoulli
 from fedast.tasks.embedded import Synthetic
-from fedast.tasks.options import TASKS, TaskDefaults
+from fedast.tasks.options import TASKS, TaskSettings
 from fedast.tasks.task import Allocation
 from fedast.training.options import TrainerOptions
 
@@ -50,12 +50,12 @@ def notes_of(config: RunConfig) -> list[Note]:
     """Notes on a configuration as it was given, not resolved: that fills in what was left out."""
     defaults = [defaults_of(task, config) for task in config.tasks]
     tasks = [
-        outline(task, usual, config.algorithm.synchronous)
+        settings_of(task, usual, config.algorithm.synchronous)
         for task, usual in zip(config.tasks, defaults, strict=True)
     ]
     found = notes(tasks, config.algorithm, config.simulation)
-    for task, usual, sketch in zip(config.tasks, defaults, tasks, strict=True):
-        found += [Note(key, why, sketch.name) for key, why in _in_file(task, usual, config)]
+    for task, usual, decided in zip(config.tasks, defaults, tasks, strict=True):
+        found += [Note(key, why, decided.name) for key, why in _in_file(task, usual, config)]
     return found + [Note(key, why) for key, why in _elsewhere(config)]
 
 
@@ -63,24 +63,24 @@ def notes(
     tasks: Sequence[Outline], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> list[Note]:
     """Notes on tasks, algorithm and simulation, without what only a file can say."""
-    sketches = [_sketch(task) for task in tasks]
+    settings = [_settings(task) for task in tasks]
     found = [
         Note(f"algorithm.{key}", why)
         for key, why in [
-            *_in_algorithm(sketches, algorithm, simulation),
-            *_overridden(sketches, algorithm, simulation),
+            *_in_algorithm(settings, algorithm, simulation),
+            *_overridden(settings, algorithm, simulation),
         ]
         if _given(algorithm, key)
     ]
     found += [Note(f"simulation.{key}", why) for key, why in _in_simulation(algorithm, simulation)]
-    for task in sketches:
+    for task in settings:
         own = [
-            *_in_allocation(task, sketches, algorithm),
+            *_in_allocation(task, settings, algorithm),
             *_in_goal(task, simulation),
             *_in_server(task, algorithm),
         ]
         found += [Note(key, why, task.name) for key, why in own]
-    defeating = cautions(sketches, algorithm, simulation)
+    defeating = cautions(settings, algorithm, simulation)
     return found + [Note(key, why, idle=False) for key, why in defeating]
 
 
@@ -94,10 +94,15 @@ def _given(section: BaseModel, key: str) -> bool:
     return bool(getattr(section, key) != type(section).model_fields[key].default)
 
 
-def _sketch(task: Outline) -> TaskOutline:
+def _settings(task: Outline) -> TaskSettings:
     """A task without its data, cheap to copy with changes."""
-    return TaskOutline(
-        task.name, task.metric, task.training, task.goal, task.allocation, task.server
+    return TaskSettings(
+        name=task.name,
+        metric=task.metric,
+        training=task.training,
+        goal=task.goal,
+        allocation=task.allocation,
+        server=task.server,
     )
 
 
@@ -105,7 +110,7 @@ def _sketch(task: Outline) -> TaskOutline:
 
 
 def _in_algorithm(
-    tasks: Sequence[TaskOutline], algorithm: AlgorithmOptions, simulation: Simulation
+    tasks: Sequence[TaskSettings], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> Reasons:
     if isinstance(algorithm, BufferedOptions | SyncST):
         selection = algorithm.selection
@@ -137,7 +142,7 @@ def _in_algorithm(
             yield "stragglers", "no round has more clients than first_k, so it waits for everyone"
 
 
-def _cancels(tasks: Sequence[TaskOutline], simulation: Simulation) -> bool:
+def _cancels(tasks: Sequence[TaskSettings], simulation: Simulation) -> bool:
     """Whether a task may end, and its requests be cancelled, while another trains."""
     ends = any(
         _cut_short(task)
@@ -148,17 +153,17 @@ def _cancels(tasks: Sequence[TaskOutline], simulation: Simulation) -> bool:
     return len(tasks) > 1 and ends
 
 
-def _cut_short(task: TaskOutline) -> bool:
+def _cut_short(task: TaskSettings) -> bool:
     return task.goal.leave_time is not None or task.goal.max_time is not None
 
 
 def _overridden(
-    tasks: Sequence[TaskOutline], algorithm: AlgorithmOptions, simulation: Simulation
+    tasks: Sequence[TaskSettings], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> Reasons:
     """Options for tasks that do not set their own, where all do, and to something else."""
     specs = _plan(tasks, algorithm, simulation)
 
-    def disagrees(stripped: Sequence[TaskOutline]) -> bool:
+    def disagrees(stripped: Sequence[TaskSettings]) -> bool:
         return list(stripped) == list(tasks) or _plan(stripped, algorithm, simulation) != specs
 
     def every(key: str) -> str:
@@ -198,13 +203,13 @@ def _overridden(
         yield "initial", "the tasks that it is for have equal shares"
 
 
-def _own_evaluations(task: TaskOutline, algorithm: AlgorithmOptions) -> bool:
+def _own_evaluations(task: TaskSettings, algorithm: AlgorithmOptions) -> bool:
     hint = None if algorithm.synchronous else task.goal.evaluate_hint
     return (task.goal.evaluate_every or hint) is not None
 
 
 def _plan(
-    tasks: Sequence[TaskOutline], algorithm: AlgorithmOptions, simulation: Simulation
+    tasks: Sequence[TaskSettings], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> list[TaskSpec] | None:
     try:
         return plan(tasks, algorithm, simulation)
@@ -233,7 +238,7 @@ def _in_simulation(algorithm: AlgorithmOptions, simulation: Simulation) -> Reaso
 
 
 def _in_allocation(
-    task: TaskOutline, tasks: Sequence[TaskOutline], algorithm: AlgorithmOptions
+    task: TaskSettings, tasks: Sequence[TaskSettings], algorithm: AlgorithmOptions
 ) -> Reasons:
     given = task.allocation
     if algorithm.synchronous:
@@ -251,7 +256,7 @@ def _in_allocation(
 
 
 def _no_share(
-    task: TaskOutline, tasks: Sequence[TaskOutline], algorithm: AlgorithmOptions
+    task: TaskSettings, tasks: Sequence[TaskSettings], algorithm: AlgorithmOptions
 ) -> str | None:
     """Why a task's share does not matter, if it does not."""
     if len(tasks) == 1:
@@ -273,7 +278,7 @@ def _no_share(
             return f'{algorithm.name} uses it only with initial = "shares"{or_so}'
 
 
-def _in_goal(task: TaskOutline, simulation: Simulation) -> Reasons:
+def _in_goal(task: TaskSettings, simulation: Simulation) -> Reasons:
     goal, last = task.goal, simulation.max_time
     if goal.max_time is not None and last is not None and goal.max_time > last:
         yield "max_time", f"simulation.max_time is earlier, {last:g}"
@@ -282,7 +287,7 @@ def _in_goal(task: TaskOutline, simulation: Simulation) -> Reasons:
         yield "leave_time", f"its time limit is earlier, {min(limits):g}"
 
 
-def _in_server(task: TaskOutline, algorithm: AlgorithmOptions) -> Reasons:
+def _in_server(task: TaskSettings, algorithm: AlgorithmOptions) -> Reasons:
     side = task.server
     if side.aggregator.clip == "median" and _one_update(algorithm):
         yield "aggregator.clip", "a round has one update, which is its own median"
@@ -307,7 +312,7 @@ def _one_update(algorithm: AlgorithmOptions) -> bool:
     return algorithm.updates_per_round(1) == 1
 
 
-def _in_file(task: TaskConfig, defaults: TaskDefaults, config: RunConfig) -> Reasons:
+def _in_file(task: TaskConfig, defaults: TaskSettings, config: RunConfig) -> Reasons:
     """What only a configuration can say of a task."""
     costs = (None, defaults.step_cost)
     if not config.simulation.delay.uses_step_cost and task.step_cost not in costs:

@@ -6,7 +6,7 @@ run's folder keeps as ``config.toml``. Resolving twice changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,23 +18,10 @@ from fedast.config.schema import RunConfig, Simulation, TaskConfig, TrainingOver
 from fedast.parts.errors import ConfigError
 from fedast.parts.options import Options
 from fedast.parts.registry import make_importable
-from fedast.tasks.metrics import MetricOptions
-from fedast.tasks.options import TASKS, TaskDefaults, TaskOptions, build_task
+from fedast.tasks.options import TASKS, TaskOptions, TaskSettings, build_task
 from fedast.tasks.task import Allocation, Goal, Training
 
 Named = TypeVar("Named", bound=Options)
-
-
-@dataclass(frozen=True)
-class TaskOutline:
-    """A configured task before its data is built."""
-
-    name: str
-    metric: MetricOptions
-    training: Training
-    goal: Goal
-    allocation: Allocation
-    server: ServerSide
 
 
 def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
@@ -46,34 +33,34 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
         config = config.model_copy(update={"path": tuple(dict.fromkeys(places))})
     kinds = [options_of(task, config) for task in config.tasks]
     defaults = [defaults_of(task, config) for task in config.tasks]
-    outlines = [
-        outline(task, usual, config.algorithm.synchronous)
+    settings = [
+        settings_of(task, usual, config.algorithm.synchronous)
         for task, usual in zip(config.tasks, defaults, strict=True)
     ]
-    specs = plan(outlines, config.algorithm, simulation)
+    specs = plan(settings, config.algorithm, simulation)
     tasks = []
-    for task, options, usual, sketch, spec in zip(
-        config.tasks, kinds, defaults, outlines, specs, strict=True
+    for task, options, usual, decided, spec in zip(
+        config.tasks, kinds, defaults, settings, specs, strict=True
     ):
-        training = sketch.training.model_dump() | {"server_lr": spec.server_lr}
+        training = decided.training.model_dump() | {"server_lr": spec.server_lr}
         asynchronous = not config.algorithm.synchronous
         tasks.append(
             task.model_copy(
                 update={
                     **training,
-                    "name": sketch.name,
+                    "name": decided.name,
                     "options": options.table(),
                     "sync": None,
                     **({} if options.defaults is None else _server_tables(task, usual)),
                     "step_cost": task.step_cost or usual.step_cost,
                     "requests": spec.active_requests if asynchronous else None,
                     "buffer": spec.buffer_size if asynchronous else None,
-                    "target": sketch.goal.target,
-                    "max_rounds": sketch.goal.max_rounds,
-                    "max_time": sketch.goal.max_time,
-                    "join_time": sketch.goal.join_time,
-                    "leave_time": sketch.goal.leave_time,
-                    "share": sketch.allocation.share,
+                    "target": decided.goal.target,
+                    "max_rounds": decided.goal.max_rounds,
+                    "max_time": decided.goal.max_time,
+                    "join_time": decided.goal.join_time,
+                    "leave_time": decided.goal.leave_time,
+                    "share": decided.allocation.share,
                     "evaluate_every": spec.evaluate_every,
                 }
             )
@@ -106,16 +93,16 @@ def options_of(task: TaskConfig, config: RunConfig) -> TaskOptions:
     return TASKS.find(task.use, f"{key}.use").read(task.options, f"{key}.options")
 
 
-def defaults_of(task: TaskConfig, config: RunConfig) -> TaskDefaults:
+def defaults_of(task: TaskConfig, config: RunConfig) -> TaskSettings:
     """What the task asks for; one that does not say so is built to find out."""
     options = options_of(task, config)
     if options.defaults is not None:
         return replace(options.defaults, name=task.use)
     name = task.name or ("" if ":" in task.use else task.use)
-    return TaskDefaults.of(build_task(options, config.simulation.clients, config.seed, name))
+    return TaskSettings.of(build_task(options, config.simulation.clients, config.seed, name))
 
 
-def outline(task: TaskConfig, defaults: TaskDefaults, synchronous: bool) -> TaskOutline:
+def settings_of(task: TaskConfig, defaults: TaskSettings, synchronous: bool) -> TaskSettings:
     name = task.name or defaults.name
     training = (synchronous and defaults.sync_training) or defaults.training
     training = _override(training, task)
@@ -127,9 +114,9 @@ def outline(task: TaskConfig, defaults: TaskDefaults, synchronous: bool) -> Task
             raise ConfigError(f"tasks.{name}.level", f"it has no {task.level} target; set target")
         target = defaults.targets[task.level]
     limits = defaults.goal
-    return TaskOutline(
+    return replace(
+        defaults,
         name=name,
-        metric=defaults.metric,
         training=training,
         goal=Goal(
             target=target,
@@ -149,7 +136,7 @@ def outline(task: TaskConfig, defaults: TaskDefaults, synchronous: bool) -> Task
     )
 
 
-def _server_side(task: TaskConfig, defaults: TaskDefaults) -> ServerSide:
+def _server_side(task: TaskConfig, defaults: TaskSettings) -> ServerSide:
     given = {
         "optimizer": task.server_optimizer,
         "aggregator": task.aggregator,
@@ -158,7 +145,7 @@ def _server_side(task: TaskConfig, defaults: TaskDefaults) -> ServerSide:
     return defaults.server.model_copy(update={k: v for k, v in given.items() if v is not None})
 
 
-def _server_tables(task: TaskConfig, defaults: TaskDefaults) -> dict[str, Any]:
+def _server_tables(task: TaskConfig, defaults: TaskSettings) -> dict[str, Any]:
     """Defaults written out; a user's task has its own, which stay where they are."""
     side = _server_side(task, defaults)
     return {

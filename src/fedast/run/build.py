@@ -10,7 +10,7 @@ import numpy as np
 from fedast.algorithms.options import AlgorithmOptions
 from fedast.config import schema as cfg
 from fedast.config.plan import Outline
-from fedast.config.resolve import defaults_of, options_of, outline
+from fedast.config.resolve import defaults_of, options_of, settings_of
 from fedast.core.protocol import Algorithm, Pool, StopReason, TaskSpec
 from fedast.core.streams import Stream
 from fedast.run.compute import pick_device
@@ -77,8 +77,8 @@ def build_tasks(config: cfg.RunConfig) -> list[Task]:
     for task in config.tasks:
         options = options_of(task, config)
         defaults = defaults_of(task, config)
-        sketch = outline(task, defaults, config.algorithm.synchronous)
-        built = build_task(options, config.simulation.clients, config.seed, sketch.name)
+        decided = settings_of(task, defaults, config.algorithm.synchronous)
+        built = build_task(options, config.simulation.clients, config.seed, decided.name)
         model = built.model
         if task.initialization != "model":
             from fedast.tasks.initialization import Initialized
@@ -87,13 +87,13 @@ def build_tasks(config: cfg.RunConfig) -> list[Task]:
         tasks.append(
             replace(
                 built,
-                name=sketch.name,
+                name=decided.name,
                 model=model,
                 step_cost=defaults.step_cost if task.step_cost is None else task.step_cost,
-                training=sketch.training,
-                goal=sketch.goal,
-                allocation=sketch.allocation,
-                server=sketch.server,
+                training=decided.training,
+                goal=decided.goal,
+                allocation=decided.allocation,
+                server=decided.server,
             )
         )
     return tasks

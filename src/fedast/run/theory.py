@@ -31,7 +31,7 @@ from fedast.algorithms.theory import (
     synchronous_round,
 )
 from fedast.config.plan import plan
-from fedast.config.resolve import defaults_of, outline
+from fedast.config.resolve import defaults_of, settings_of
 from fedast.config.schema import RunConfig
 from fedast.core.protocol import TaskSpec
 from fedast.core.streams import Stream
@@ -168,20 +168,20 @@ def _moving(algorithm: AlgorithmOptions, spec: TaskSpec, tasks: int) -> Moving |
 
 
 def _specs(config: RunConfig) -> list[TaskSpec]:
-    outlines = [
-        outline(task, defaults_of(task, config), config.algorithm.synchronous)
+    settings = [
+        settings_of(task, defaults_of(task, config), config.algorithm.synchronous)
         for task in config.tasks
     ]
-    return plan(outlines, config.algorithm, config.simulation)
+    return plan(settings, config.algorithm, config.simulation)
 
 
 def _timings(config: RunConfig) -> dict[str, Timing]:
     found = {}
     for task in config.tasks:
         defaults = defaults_of(task, config)
-        sketch = outline(task, defaults, config.algorithm.synchronous)
+        decided = settings_of(task, defaults, config.algorithm.synchronous)
         step_cost = defaults.step_cost if task.step_cost is None else task.step_cost
-        found[sketch.name] = Timing(sketch.name, sketch.training.local_steps, step_cost)
+        found[decided.name] = Timing(decided.name, decided.training.local_steps, step_cost)
     return found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from fedast.core.streams import Stream
-from fedast.tasks.options import TaskDefaults, TaskOptions
+from fedast.tasks.options import TaskOptions, TaskSettings
 from fedast.tasks.task import Task, Training
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class DigitsMLP(Digits):
     """8x8 handwritten digits, multilayer perceptron 64-64-10."""
 
     name: ClassVar[str] = "digits-mlp"
-    defaults: ClassVar[TaskDefaults] = TaskDefaults(
+    defaults: ClassVar[TaskSettings] = TaskSettings(
         targets={"main": 0.95}, step_cost=0.15, training=_DIGITS
     )
 
@@ -51,7 +51,7 @@ class DigitsCNN(Digits):
     """8x8 handwritten digits, two 3x3 convolutions of 8 and 16 channels."""
 
     name: ClassVar[str] = "digits-cnn"
-    defaults: ClassVar[TaskDefaults] = TaskDefaults(
+    defaults: ClassVar[TaskSettings] = TaskSettings(
         targets={"main": 0.93}, step_cost=0.45, training=_DIGITS
     )
 
@@ -65,7 +65,7 @@ class Synthetic(TaskOptions):
     """LEAF's synthetic(alpha, beta), logistic regression 60-10."""
 
     name: ClassVar[str] = "synthetic"
-    defaults: ClassVar[TaskDefaults] = TaskDefaults(
+    defaults: ClassVar[TaskSettings] = TaskSettings(
         targets={"main": 0.35}, step_cost=0.1, training=_SYNTHETIC
     )
     alpha: float = Field(0.5, ge=0)
@@ -95,7 +95,7 @@ class Synthetic(TaskOptions):
 
 def _digits(
     options: Digits,
-    defaults: TaskDefaults,
+    defaults: TaskSettings,
     model: Callable[[], torch.nn.Module],
     clients: int,
     seed: int,

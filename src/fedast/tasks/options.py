@@ -28,11 +28,12 @@ from fedast.tasks.task import Allocation, BadTask, Goal, Task, Training
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskDefaults:
-    """Settings of a task that hold where a configuration leaves them open.
+class TaskSettings:
+    """The settings of a task without its data: a named task's defaults, or what a run decided.
 
-    ``training`` is for asynchronous algorithms and ``sync_training`` for synchronous ones, which
-    often want other learning rates; None: the same. ``targets`` are by level: low, main and high.
+    A configuration is planned from them before any data is loaded. ``training`` is for asynchronous
+    algorithms and ``sync_training`` for synchronous ones, which often want other learning rates;
+    None: the same. ``targets`` are by level: low, main and high.
     """
 
     name: str = ""
@@ -42,12 +43,12 @@ class TaskDefaults:
     training: Training = field(default_factory=Training)
     sync_training: Training | None = None
     goal: Goal = field(default_factory=Goal)
-    """Its target is that of a level, and not here."""
+    """Of a named task's defaults the target is that of a level, and not here."""
     server: ServerSide = field(default_factory=ServerSide)
     allocation: Allocation = field(default_factory=Allocation)
 
     @classmethod
-    def of(cls, task: Task) -> TaskDefaults:
+    def of(cls, task: Task) -> TaskSettings:
         return cls(
             name=task.name,
             metric=task.metric,
@@ -74,7 +75,7 @@ class TaskDefaults:
 class TaskOptions(Options, ABC):
     """Options of a task."""
 
-    defaults: ClassVar[TaskDefaults | None] = None
+    defaults: ClassVar[TaskSettings | None] = None
     """Its settings, so that a configuration is checked without loading data; None: those of the
     task that is built."""
     datasets: ClassVar[tuple[str, ...]] = ()

@@ -18,7 +18,7 @@ from pydantic import Field, SerializeAsAny
 
 from fedast.core.streams import Stream
 from fedast.parts.registry import Part
-from fedast.tasks.options import TaskDefaults, TaskOptions
+from fedast.tasks.options import TaskOptions, TaskSettings
 from fedast.tasks.partitions import PARTITIONS, Dirichlet, Labels, PartitionOptions
 from fedast.tasks.task import BadTask, Goal, Indices, Task, Training
 
@@ -70,7 +70,7 @@ class MNIST(ImageTask):
 
     name: ClassVar[str] = "mnist"
     datasets = ("mnist",)
-    defaults: ClassVar[TaskDefaults] = TaskDefaults(
+    defaults: ClassVar[TaskSettings] = TaskSettings(
         targets={"low": 0.83, "main": 0.93, "high": 0.96},  # appendix, table 1, appendix
         step_cost=0.148,  # appendix, "Modeling Training Times": measured time of one gradient
         training=_MNIST,
@@ -89,7 +89,7 @@ class FashionMNIST(ImageTask):
 
     name: ClassVar[str] = "fashion-mnist"
     datasets = ("fashion-mnist",)
-    defaults: ClassVar[TaskDefaults] = TaskDefaults(
+    defaults: ClassVar[TaskSettings] = TaskSettings(
         targets={"low": 0.72, "main": 0.82, "high": 0.85}, step_cost=0.240, training=_FASHION
     )
     relu_on_logits: bool = False
@@ -107,7 +107,7 @@ class CIFAR10(ImageTask):
 
     name: ClassVar[str] = "cifar10"
     datasets = ("cifar10",)
-    defaults: ClassVar[TaskDefaults] = TaskDefaults(
+    defaults: ClassVar[TaskSettings] = TaskSettings(
         targets={"low": 0.53, "main": 0.63, "high": 0.66},
         step_cost=0.228,
         training=_CIFAR10,
@@ -125,7 +125,7 @@ class Shakespeare(TaskOptions):
 
     name: ClassVar[str] = "shakespeare"
     datasets = ("shakespeare",)
-    defaults: ClassVar[TaskDefaults] = TaskDefaults(
+    defaults: ClassVar[TaskSettings] = TaskSettings(
         targets={"low": 0.32, "main": 0.42, "high": 0.45},
         goal=Goal(evaluate_hint=2),  # the other tasks take the algorithm's 4
         step_cost=0.555,
@@ -177,7 +177,7 @@ class CIFAR100(ImageTask):
 
     name: ClassVar[str] = "cifar100"
     datasets = ("cifar100",)
-    defaults: ClassVar[TaskDefaults] = TaskDefaults(
+    defaults: ClassVar[TaskSettings] = TaskSettings(
         targets={"main": 0.5},  # appendix, the larger model
         step_cost=2.071,
         training=_CIFAR100,
@@ -195,7 +195,7 @@ class CIFAR100(ImageTask):
 
 def _image_task(
     options: ImageTask,
-    defaults: TaskDefaults,
+    defaults: TaskSettings,
     model: Callable[[], torch.nn.Module],
     pixels: Pixels,
     clients: int,
