@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
 from fedast.core.protocol import TaskSpec
@@ -93,7 +92,6 @@ def authors_code(variance: float, task: TaskSpec) -> float:
     return variance * task.server_lr / (task.client_lr * task.local_steps**2)
 
 
-@lru_cache(maxsize=256)  # the same class each time, so that equal options are equal
 def _from_function(name: str, function: Callable[..., Any]) -> type[AllocationOptions]:
     """A rule from a function of the variance and the task; what it returns is checked."""
 

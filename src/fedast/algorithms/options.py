@@ -15,7 +15,6 @@ import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import Field, SerializeAsAny, create_model, model_validator
@@ -28,6 +27,7 @@ from fedast.algorithms.selection import SELECTIONS, SelectionOptions, Uniform
 from fedast.algorithms.staleness import STALENESS_WEIGHTS, Constant, StalenessOptions
 from fedast.core.protocol import Algorithm, Pool, TaskSpec
 from fedast.core.streams import Stream
+from fedast.parts.errors import ConfigError
 from fedast.parts.options import Options
 from fedast.parts.registry import Part, Registry
 
@@ -197,7 +197,6 @@ def _warn(old: str, new: str) -> None:
     warnings.warn(f"{old} is now called {new}", DeprecationWarning, stacklevel=4)
 
 
-@lru_cache(maxsize=256)  # the same class each time, so that equal options are equal
 def _from_callable(name: str, target: Callable[..., Any]) -> type[AlgorithmOptions]:
     """Options of a callable ``(tasks, pool, stream, *, ...) -> Algorithm``.
 
@@ -209,6 +208,8 @@ def _from_callable(name: str, target: Callable[..., Any]) -> type[AlgorithmOptio
     for number, parameter in enumerate(inspect.signature(target).parameters.values()):
         if number < 3 or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
+        if parameter.name == "name":
+            raise ConfigError(name, "has a parameter called name, which is the algorithm's own")
         given = parameter.annotation is not parameter.empty and not isinstance(
             parameter.annotation, str
         )

@@ -38,13 +38,29 @@ def describe(config: RunConfig) -> dict[str, Any]:
     Files count by what is in them, wherever they are.
     """
     table = config.model_dump(mode="json", exclude=_ELSEWHERE)
-    for section in _FILES:
+    for section, field, path in input_files(config):
         options = table["simulation"][section]
-        if options.get("file") is not None:
-            content = Path(options["file"]).read_bytes()
-            options["file"] = f"{section}.csv"
-            options["sha256"] = hashlib.sha256(content).hexdigest()
+        options[field] = kept_name(section, field, path)
+        options[_checksum(field)] = hashlib.sha256(path.read_bytes()).hexdigest()
     return table
+
+
+def input_files(config: RunConfig) -> Iterator[tuple[str, str, Path]]:
+    """The files that a resolved configuration names: section of the simulation, field, path."""
+    for section in _FILES:
+        options = getattr(config.simulation, section)
+        for field in options.files:
+            if getattr(options, field) is not None:
+                yield section, field, Path(getattr(options, field))
+
+
+def kept_name(section: str, field: str, path: Path) -> str:
+    """What a copy of such a file is called in a run's folder."""
+    return f"{section}.csv" if field == "file" else f"{section}-{field}{path.suffix}"
+
+
+def _checksum(field: str) -> str:
+    return "sha256" if field == "file" else f"{field}_sha256"
 
 
 def differences(kept: Mapping[str, Any], config: RunConfig, folder: Path) -> list[str]:
@@ -64,14 +80,18 @@ def _reread(kept: Mapping[str, Any], config: RunConfig, folder: Path) -> Mapping
     sums = {}
     for section in _FILES:
         options = table.get("simulation", {}).get(section, {})
-        if "sha256" in options:
-            sums[section] = options.pop("sha256")
+        for key in [key for key in options if key.endswith("sha256")]:
+            sums[section, key] = options.pop(key)
+    for section, field, path in input_files(config):  # contents are compared by their checksums
+        options = table.get("simulation", {}).get(section, {})
+        if field in options:
+            options[field] = str(path)
     try:
         theirs = describe(resolve(parse({**table, "path": config.path}), folder))
     except (ConfigError, OSError):
         return kept  # what it names is not there any more, or is no configuration of today
-    for section, checksum in sums.items():
-        theirs["simulation"][section]["sha256"] = checksum
+    for (section, key), checksum in sums.items():
+        theirs["simulation"][section][key] = checksum
     return theirs
 
 
@@ -82,8 +102,13 @@ def _compare(before: Any, now: Any, key: str) -> Iterator[str]:
     elif key == "tasks" and len(before) == len(now):
         for one, other in zip(before, now, strict=True):
             yield from _compare(one, other, f"tasks.{other['name']}")
-    elif key.endswith(".sha256") and before != now:
-        yield f"{key.removesuffix('.sha256')}.file has other content"
+    elif key.endswith("sha256") and before != now:
+        field = key.removesuffix("sha256").rstrip("._")
+        yield (
+            f"{field}.file has other content"
+            if key.endswith(".sha256")
+            else (f"{field} has other content")
+        )
     elif before != now:
         yield f"{key} is {_text(now)}, was {_text(before)}"
 

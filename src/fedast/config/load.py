@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from fedast.algorithms.options import ALGORITHMS
-from fedast.config.renamed import line, renamed, renamed_path, translated
+from fedast.config.renamed import line, renamed, renamed_path, translated, with_current_keys
 from fedast.config.schema import RunConfig
 from fedast.parts.errors import ConfigError, nearest
 from fedast.parts.parsing import parse_section
 from fedast.parts.registry import make_importable
 
+_PARTS = frozenset(
+    {"algorithm", "delay", "availability", "selection", "staleness_weight", "allocation_rule",
+     "server_optimizer", "aggregator", "partition"}
+)  # fmt: skip
+"""Keys whose bare name stands for a table with that name."""
 _ADDRESS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -40,11 +45,12 @@ def load(
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("", f"is not valid TOML: {error}", str(path)) from error
     try:
-        old = renamed(table)
-        table = translated(table)
+        old: list[str] = []
+        table = with_current_keys(table, lambda key, new: old.append(line(key, new)))
+        _algorithm_as_table(table)
         _check_not_twice(table)
         apply_settings(table, settings, algorithm=algorithm, note=old.append)
-        for text in dict.fromkeys([*old, *renamed(table)]):  # the table: values that are tables
+        for text in dict.fromkeys([*old, *renamed(table)]):
             note(text)
         if seed is not None:
             table["seed"] = seed
@@ -73,7 +79,7 @@ def parse(table: Mapping[str, Any], folder: Path = Path()) -> RunConfig:
 def names_own_code(value: Any) -> bool:
     """Whether something in a table looks like ``package.module:Name``."""
     if isinstance(value, Mapping):
-        return any(map(names_own_code, value.values()))
+        return any(map(names_own_code, (*value, *value.values())))
     if isinstance(value, list | tuple):
         return any(map(names_own_code, value))
     return isinstance(value, str) and _ADDRESS.fullmatch(value) is not None
@@ -98,6 +104,7 @@ def apply_settings(
     Three places speak about the algorithm that runs. What ``algorithms.NAME`` says holds whenever
     NAME runs, and a setting of ``algorithm`` is about whichever does, so it comes last.
     """
+    _algorithm_as_table(table)
     settings = [_renamed_setting(setting, note) for setting in settings]
     about = [s for s in settings if _path(s)[0] == "algorithm"]
     for setting in settings:
@@ -107,6 +114,7 @@ def apply_settings(
         table["algorithm"] = {"name": algorithm}
     for setting in about:
         apply_setting(table, setting)
+        _algorithm_as_table(table)
     name, others = _name(table), table.get("algorithms")
     if algorithm is not None and name != algorithm:
         raise ConfigError("algorithm.name", f"is set to {name!r}, but --algorithm says {algorithm}")
@@ -123,6 +131,12 @@ def apply_settings(
     if isinstance(current, dict):
         current.update({key: value for key, value in own.items() if key not in chosen})
         current["name"] = name
+
+
+def _algorithm_as_table(table: dict[str, Any]) -> None:
+    """``algorithm = "fedbuff"`` is a table with that name."""
+    if isinstance(table.get("algorithm"), str):
+        table["algorithm"] = {"name": table["algorithm"]}
 
 
 def check_running(settings: Sequence[str], running: Collection[str]) -> None:
@@ -183,6 +197,8 @@ def apply_setting(table: dict[str, Any], setting: str) -> None:
         if isinstance(place, list):
             place = _entry(place, part, key)
         elif isinstance(place, dict):
+            if part in _PARTS and isinstance(place.get(part), str):
+                place[part] = {"name": place[part]}  # options of a part that was a bare name
             place = place.setdefault(part, {})
         else:
             raise ConfigError(key, f"{part!r} cannot be set inside a plain value")

@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from fedast.algorithms.renamed import RENAMED_OPTIONS, Tell, modernize
+from fedast.algorithms.fedast import FedASTDynamic
+from fedast.algorithms.options import ALGORITHMS
+from fedast.algorithms.renamed import RENAMED_OPTIONS, Tell, fold_options, rename_options
 from fedast.parts.errors import ConfigError
 from fedast.tasks.renamed import modernize_options
+from fedast.tasks.renamed import rename_options as rename_task_options
 
 Table: TypeAlias = dict[str, Any]
 
@@ -48,19 +51,42 @@ _VALUES: Mapping[str, tuple[str, str]] = {
 def translated(table: Mapping[str, Any]) -> Table:
     """A copy of a table with today's names."""
     copy: Table = _copied(table)
-    _translate(copy, lambda key, new: None)
+    _rename_keys(copy, _untold)
+    _fold(copy, _untold)
+    return copy
+
+
+def with_current_keys(table: Mapping[str, Any], tell: Tell = lambda old, new: None) -> Table:
+    """The same for keys that only have another name now.
+
+    That is safe for a part of a configuration: what an option was folded into may stand elsewhere.
+    """
+    copy: Table = _copied(table)
+    _rename_keys(copy, tell)
     return copy
 
 
 def renamed(table: Mapping[str, Any]) -> list[str]:
     """A line for each name of an earlier version that a table uses."""
     lines: list[str] = []
-    _translate(_copied(table), lambda key, new: lines.append(line(key, new)))
+
+    def tell(key: str, new: str) -> None:
+        lines.append(line(key, new))
+
+    copy: Table = _copied(table)
+    _rename_keys(copy, tell)
+    _fold(copy, tell)
     return lines
 
 
 def line(key: str, new: str) -> str:
+    if not new:
+        return f"{key}: has no effect here"
     return f"{key} is now called {new}; the old name is still read"
+
+
+def _untold(key: str, new: str) -> None:
+    pass
 
 
 def renamed_path(path: Sequence[str]) -> list[str]:
@@ -77,28 +103,51 @@ def _fits(step: str, part: str) -> bool:
     return step in ("*", part)
 
 
-def _translate(table: Table, tell: Tell) -> None:
-    for place, where in [
-        *_places(table, ["algorithm"]),
-        *_places(table, ["algorithms", "*"]),
-    ]:
-        name = str(place.get("name", where.rpartition(".")[2]))
-        _modernize(partial(modernize, place, name), where, tell)
+def _rename_keys(table: Table, tell: Tell) -> None:
+    for place, where, name in _algorithms(table):
+        if name is None or name in ALGORITHMS.builtin:
+            _modernize(partial(rename_options, place), where, tell)
     for path, new in _KEYS.items():
         for place, where, old in _holders(table, path):
             _rename(place, where, old, new, tell)
-    for task, where in _places(table, ["tasks", "*"]):
-        use = str(task.get("use", task.get("task")))
-        for options, there in list(_places(task, ["options"], where)):
-            _modernize(partial(modernize_options, options, use), there, tell)
+    for options, where, use in _task_options(table):
+        _modernize(partial(rename_task_options, options, use), where, tell)
+
+
+def _fold(table: Table, tell: Tell) -> None:
+    default = FedASTDynamic.name
+    for place, where, name in _algorithms(table):
+        if (name or default) in ALGORITHMS.builtin:  # a user's own may call its options anything
+            _modernize(partial(fold_options, place, name or default), where, tell)
+    for options, where, use in _task_options(table):
+        _modernize(partial(modernize_options, options, use), where, tell)
     for path, (before, now) in _VALUES.items():
         for place, where, key in _holders(table, path):
             if place[key] == before:
                 place[key] = now
                 tell(f"{where}.{key} = {before!r}", repr(now))
     for place, _ in _places(table, ["tasks", "*", "aggregator"]):
-        if place.get("name", "mean") in ("mean", "median"):
-            place.pop("trim", None)  # which was written out for all of them
+        if place.get("name", "mean") in ("mean", "median") and place.get("trim") == _OLD_TRIM:
+            del place["trim"]  # the default, which was written out for all of them
+
+
+_OLD_TRIM = 0.1
+
+
+def _algorithms(table: Table) -> Iterator[tuple[Table, str, str | None]]:
+    """Tables of algorithms' options, where they are, and the algorithm's name if it is known."""
+    for place, where in _places(table, ["algorithm"]):
+        name = place.get("name")
+        yield place, where, name if isinstance(name, str) else None
+    for place, where in _places(table, ["algorithms", "*"]):
+        yield place, where, where.partition(".")[2]
+
+
+def _task_options(table: Table) -> Iterator[tuple[Table, str, str]]:
+    for task, where in _places(table, ["tasks", "*"]):
+        use = str(task.get("use", task.get("task")))
+        for options, there in list(_places(task, ["options"], where)):
+            yield options, there, use
 
 
 def _modernize(change: Callable[[Tell], None], where: str, tell: Tell) -> None:

@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 
 class Section(BaseModel):
@@ -43,6 +49,18 @@ class Options(Section):
         super().__pydantic_init_subclass__(**kwargs)
         if "name" not in cls.__dict__:
             cls.name = f"{cls.__module__}:{cls.__qualname__}"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_name(cls, given: Any) -> Any:
+        """A table may say the name that the class has anyway (``model`` and ``rule`` of old)."""
+        if not isinstance(given, dict):
+            return given
+        return {
+            key: value
+            for key, value in given.items()
+            if key in cls.model_fields or key not in ("name", "model", "rule") or value != cls.name
+        }
 
     @classmethod
     def address(cls) -> str:

@@ -8,6 +8,7 @@ packages offer parts as entry points in the group ``fedast.KIND``.
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,6 +65,7 @@ class Registry(Generic[T]):
         self._modules = tuple(modules)
         self._adapt = adapt
         self._hint = hint
+        self._adapted: dict[tuple[str, int], tuple[Any, type[T]]] = {}
 
     @property
     def group(self) -> str:
@@ -126,9 +128,16 @@ class Registry(Generic[T]):
 
     def _as_options(self, name: str, target: Any, key: str) -> type[T]:
         if isinstance(target, type) and issubclass(target, self.base):
+            if inspect.isabstract(target):
+                raise ConfigError(key, f"{name} is a base class; name one that derives from it")
             return target
         if self._adapt is not None and callable(target):
-            return self._adapt(name, target)
+            # The same class each time, so that equal options are equal; the target is kept with
+            # it, so that its id stays its own.
+            found = self._adapted.get((name, id(target)))
+            if found is None:
+                found = self._adapted[name, id(target)] = target, self._adapt(name, target)
+            return found[1]
         raise ConfigError(
             key, f"{name} is not a subclass of {self.base.__module__}:{self.base.__name__}"
         )

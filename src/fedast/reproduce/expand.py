@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedast.algorithms.options import ALGORITHMS, USUAL_RATIO
-from fedast.config.renamed import translated
+from fedast.config.renamed import with_current_keys as with_renamed_keys
 from fedast.parts.errors import ConfigError
 
 QUICK_SIZE, QUICK_TIME = 0.16, 0.05
@@ -55,7 +55,7 @@ def copied(value: Any) -> Any:
 
 def with_current_keys(table: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of a table with shorthands in which renamed configuration keys have their new name."""
-    new = translated(table)
+    new = with_renamed_keys(table)
     for key in ("template", "each"):
         if key in new:
             new[key] = _task_with_current_keys(new[key])
@@ -65,7 +65,7 @@ def with_current_keys(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _task_with_current_keys(task: Any) -> Any:
-    return translated({"tasks": [task]})["tasks"][0]
+    return with_renamed_keys({"tasks": [task]})["tasks"][0]
 
 
 def write_out(table: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedast.aggregation.calibration import size_text
-from fedast.config.identity import describe, differences, listed
+from fedast.config.identity import describe, differences, input_files, kept_name, listed
 from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
@@ -209,11 +209,9 @@ def memory_notes(config: RunConfig) -> list[str]:
 def _self_contained(config: RunConfig, out: Path) -> dict[str, Any]:
     """The configuration as a table, with the files that it names copied beside it."""
     table = config.model_dump(mode="json", exclude={"algorithms"})
-    for section in ("delay", "availability"):
-        named = table["simulation"][section].get("file")
-        if named is not None:
-            copy = out / f"{section}.csv"
-            if Path(named) != copy.resolve():
-                shutil.copyfile(named, copy)
-            table["simulation"][section]["file"] = copy.name
+    for section, field, path in input_files(config):
+        copy = out / kept_name(section, field, path)
+        if path != copy.resolve():
+            shutil.copyfile(path, copy)
+        table["simulation"][section][field] = copy.name
     return table

@@ -44,6 +44,7 @@ from fedast.records import toml
 from fedast.records.events import EventLog
 from fedast.records.files import write_atomically
 from fedast.records.metrics import RunMetrics
+from fedast.records.observers import Watched
 from fedast.records.run import (
     CONFIG,
     EVENTS,
@@ -140,6 +141,8 @@ class Federation:
         events = BestEffortEventLog(EventLog(log, metrics))
         observers: list[Observer] = [self.run_metrics, schedule, events]
         observers.extend(make(algorithm, self.run_metrics) for make in watch)
+        watched = Watched(algorithm, self.run_metrics, metrics, folder, self._stack)
+        observers.extend(options.build(watched) for options in config.observers)
         self.metrics = ServerMetrics(algorithm, self.run_metrics)
         wal = WriteAheadLog(folder / FOLDER)
         self._stack.callback(wal.close)

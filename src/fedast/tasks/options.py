@@ -158,7 +158,6 @@ def _call(kind: type[FunctionTask], given: str, clients: int, seed: int) -> Any:
     return function(clients, seed, **options)
 
 
-@lru_cache(maxsize=64)
 def _from_function(name: str, function: Callable[..., Any]) -> type[TaskOptions]:
     class FromFunction(FunctionTask):
         @classmethod

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -81,7 +80,6 @@ class PowerLaw(PartitionOptions):
         )
 
 
-@lru_cache(maxsize=64)
 def _from_function(name: str, function: Callable[..., Any]) -> type[PartitionOptions]:
     class FromFunction(PartitionOptions):
         def build(self) -> Partition:

@@ -23,17 +23,22 @@ _PARTITION_OF: Mapping[str, str] = {
 
 def modernize_options(options: dict[str, Any], use: str, tell: Tell) -> None:
     """Change the options of the task ``use`` to today's names, in place."""
+    rename_options(options, use, tell)
     kind = TASKS.builtin.get(use)
-    if kind is None:  # a user's task may call its options anything
+    if kind is not None and "partition" in kind.model_fields:
+        fold_partition(options, kind.model_fields["partition"].default, tell)
+
+
+def rename_options(options: dict[str, Any], use: str, tell: Tell) -> None:
+    """Options that only have another name now; a user's task may call its options anything."""
+    if use not in TASKS.builtin:
         return
     for old, new in _RENAMED.items():
         if old in options:
             if new in options:
-                raise ConfigError(old, f"is now {new}, which is set too; leave one out")
+                raise ConfigError(old, f"is now called {new}, which is set too; leave one out")
             options[new] = options.pop(old)
             tell(old, new)
-    if "partition" in kind.model_fields:
-        fold_partition(options, kind.model_fields["partition"].default, tell)
 
 
 def fold_partition(options: dict[str, Any], default: PartitionOptions, tell: Tell) -> None:
@@ -49,7 +54,7 @@ def fold_partition(options: dict[str, Any], default: PartitionOptions, tell: Tel
             table[key] = value  # also where it is there already: a later setting by the old name
             tell(key, f"partition.{key}")
         elif value != owner.model_fields[key].default:  # older versions wrote out all of them
-            tell(key, f"an option of the partition {owner.name}")
+            tell(key, "")
     if table["name"] == default.name:
         table = {**default.model_dump(), **table}  # cifar100 has an alpha of its own
     elif not loose:

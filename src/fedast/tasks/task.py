@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from fedast.aggregation.settings import ServerSide
 from fedast.algorithms.options import LearningRate
@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 Sampling: TypeAlias = Literal["epochs", "independent"]
-Count: TypeAlias = Annotated[int, Field(ge=1)]
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, np.integer) else value
+
+
+Count: TypeAlias = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
 WeightDecay: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1e9)]
 Positive: TypeAlias = Annotated[float, Field(gt=0)]
