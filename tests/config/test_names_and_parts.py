@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fedast import Constant, FedASTDynamic, FedASTStatic
+from fedast import Constant, FedASTDynamic, FedASTStatic, Median
 from fedast.algorithms.options import ALGORITHMS
 from fedast.algorithms.selection import Loss, Speed
 from fedast.algorithms.staleness import Hinge
@@ -99,6 +99,9 @@ def test_old_options_that_had_no_effect_are_told(tmp_path: Path) -> None:
     text = '[algorithm]\nname = "fedast-s"\ncandidates = 5\nstaleness_slope = 0.5\n'
     loaded(tmp_path, text, note=notes.append)
     assert notes == ["algorithm.candidates: has no effect here"], "a default says nothing"
+    notes.clear()
+    old = parse({"tasks": [{"use": "synthetic", "combining": {"rule": "median", "trim": 0.3}}]})
+    assert old.tasks[0].aggregator == Median()
     with pytest.raises(ConfigError, match=r"mean has no such option \(trimmed-mean: yes\)"):
         loaded(tmp_path, "", 'tasks.0.aggregator={name="mean", trim=0.3}')
 

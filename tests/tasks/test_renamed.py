@@ -42,8 +42,8 @@ def test_training_takes_its_learning_rates_as_rates() -> None:
         training = fedast.Training(local_steps=3, **old)
     assert training == fedast.Training(local_steps=3, client_lr=0.2, server_lr=0.5)
     assert [str(warning.message) for warning in caught] == [
-        "Training(client_rate=...) is now called Training(client_lr=...)",
-        "Training(server_rate=...) is now called Training(server_lr=...)",
+        "Training(client_rate=...) is now Training(client_lr=...)",
+        "Training(server_rate=...) is now Training(server_lr=...)",
     ]
     assert caught[0].filename == __file__
     with pytest.raises(ValueError, match="client_lr, which is given too"):

@@ -107,6 +107,8 @@ def _rename_keys(table: Table, tell: Tell) -> None:
     for place, where, name in _algorithms(table):
         if name is None or name in ALGORITHMS.builtin:
             _modernize(partial(rename_options, place), where, tell)
+    for place, where, key in _holders(table, "tasks.*.combining"):
+        _drop_idle_trim(place[key], f"{where}.{key}", tell)
     for path, new in _KEYS.items():
         for place, where, old in _holders(table, path):
             _rename(place, where, old, new, tell)
@@ -126,9 +128,14 @@ def _fold(table: Table, tell: Tell) -> None:
             if place[key] == before:
                 place[key] = now
                 tell(f"{where}.{key} = {before!r}", repr(now))
-    for place, _ in _places(table, ["tasks", "*", "aggregator"]):
-        if place.get("name", "mean") in ("mean", "median") and place.get("trim") == _OLD_TRIM:
-            del place["trim"]  # the default, which was written out for all of them
+
+
+def _drop_idle_trim(combining: Any, where: str, tell: Tell) -> None:
+    """``trim`` stood beside every ``rule`` and was for one of them."""
+    if not isinstance(combining, dict) or combining.get("rule", "mean") not in ("mean", "median"):
+        return
+    if combining.pop("trim", _OLD_TRIM) != _OLD_TRIM:
+        tell(f"{where}.trim", "")
 
 
 _OLD_TRIM = 0.1
