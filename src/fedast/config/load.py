@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedast.algorithms.options import ALGORITHMS
-from fedast.config.renamed import line, renamed, renamed_path, translated, with_current_keys
+from fedast.config.renamed import FOLDED, line, renamed, renamed_path, translated, with_current_keys
 from fedast.config.schema import RunConfig
 from fedast.parts.errors import ConfigError, nearest
 from fedast.parts.parsing import parse_section
@@ -205,6 +205,34 @@ def apply_setting(table: dict[str, Any], setting: str) -> None:
     if not isinstance(place, dict):
         raise ConfigError(key, f"{path[-1]!r} cannot be set here; name a task first")
     place[path[-1]] = value
+    _outdo(table, path)
+
+
+def _outdo(table: Any, path: list[str]) -> None:
+    """A setting holds against the same option under its other name, beside its part or in it."""
+    *parents, key = path
+    if key in FOLDED:
+        part, inside = FOLDED[key]
+        other = _inside(_inside_all(table, parents), part)
+        if isinstance(other, dict):
+            other.pop(inside, None)
+    for beside, (part, inside) in FOLDED.items():
+        if path[-2:] == [part, inside]:
+            place = _inside_all(table, parents[:-1])
+            if isinstance(place, dict):
+                place.pop(beside, None)
+
+
+def _inside_all(place: Any, path: Sequence[str]) -> Any:
+    for part in path:
+        place = _inside(place, part)
+    return place
+
+
+def _inside(place: Any, part: str) -> Any:
+    if isinstance(place, list):
+        return _entry(place, part, part)
+    return place.get(part) if isinstance(place, dict) else None
 
 
 def _path(setting: str) -> list[str]:

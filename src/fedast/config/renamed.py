@@ -41,6 +41,16 @@ _ALGORITHM_KEYS: Mapping[str, str] = {
     for old, new in RENAMED_OPTIONS.items()
 }
 
+FOLDED: Mapping[str, tuple[str, str]] = {
+    "candidates": ("selection", "candidates"),
+    "staleness_slope": ("staleness_weight", "slope"),
+    "staleness_grace": ("staleness_weight", "grace"),
+    "alpha": ("partition", "alpha"),
+    "classes_per_client": ("partition", "classes_per_client"),
+    "exponent": ("partition", "exponent"),
+}
+"""Options that stood beside a part: the part, and what they are called in it."""
+
 _VALUES: Mapping[str, tuple[str, str]] = {
     "tasks.*.server_optimizer": ("plain", "sgd"),
     "tasks.*.server_optimizer.name": ("plain", "sgd"),
