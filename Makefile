@@ -58,7 +58,7 @@ test-data: $(STAMP)
 
 chaos: $(STAMP)
 	@echo "==> Faults: killed clients and servers, cut links, full disks, bad uploads"
-	$(BIN)/python -m pytest -m 'chaos or not chaos' -s tests/deploy/test_chaos.py tests/deploy/test_machines.py
+	$(BIN)/python -m pytest -m 'chaos or not chaos' -s tests/federation/test_chaos.py tests/federation/test_machines.py
 
 # flwr's pins clash with ours, so it has an environment of its own.
 FLOWER := .venv-flower
@@ -71,7 +71,7 @@ $(FLOWER)/.installed: pyproject.toml constraints-flower.txt
 
 flower: $(FLOWER)/.installed
 	@echo "==> The Flower app: its transport, and a real SuperLink with SuperNodes on loopback"
-	$(FLOWER)/bin/python -m pytest -m flower -W ignore::DeprecationWarning -s tests/deploy/test_transports.py tests/deploy/test_flower.py
+	$(FLOWER)/bin/python -m pytest -m flower -W ignore::DeprecationWarning -s tests/federation/test_transports.py tests/federation/test_flower.py
 
 test-cuda: $(STAMP)
 	@echo "==> The exactness tests on a CUDA device"

@@ -14,11 +14,11 @@ import json
 import statistics
 from pathlib import Path
 
-from fedast.experiments.batch import BatchRun, run_batch
-from fedast.experiments.load import load
-from fedast.experiments.resolve import resolve
-from fedast.experiments.run import memory_notes
+from fedast.config.load import load
+from fedast.config.resolve import resolve
 from fedast.records.run import RunResult
+from fedast.run.batch import BatchRun, run_batch
+from fedast.run.execute import memory_notes
 
 USES = ("never", "always", "auto")
 

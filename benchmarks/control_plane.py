@@ -17,15 +17,15 @@ import subprocess
 import sys
 import time
 
-from fedast.algorithms.fedast import FedAST
+from fedast.algorithms.asynchronous import Asynchronous
 from fedast.algorithms.rounds import Returned
 from fedast.algorithms.sync_bayes_st import BayesianOptimisation
 from fedast.core.protocol import TaskSpec
 from fedast.core.streams import Stream
-from fedast.learn.port import NoLearning
-from fedast.records.tally import Tally
-from fedast.sim.availability import ActiveCap, Always
-from fedast.sim.delays import ShiftedExponential, Speeds, Timing
+from fedast.learner.protocol import NoLearning
+from fedast.records.metrics import RunMetrics
+from fedast.sim.availability import ActiveCapPool, AlwaysPool
+from fedast.sim.delays import ShiftedExponentialDelay, Speeds, Timing
 from fedast.sim.simulator import Simulator
 
 TASKS = 4
@@ -49,16 +49,16 @@ def measure(clients: int, requests: int, updates: int, dynamic: bool) -> dict[st
         for number in range(TASKS)
     ]
     began = time.perf_counter()
-    pool = Always(clients)
-    tally = Tally(specs)
+    pool = AlwaysPool(clients)
+    run_metrics = RunMetrics(specs)
     simulator = Simulator(
-        FedAST(specs, pool, Stream.of(1, "control"), dynamic=dynamic),
+        Asynchronous(specs, pool, Stream.of(1, "control"), dynamic=dynamic),
         NoLearning(),
         pool,
-        ShiftedExponential(),
+        ShiftedExponentialDelay(),
         Speeds(clients, (1.3, 1.0, 0.7), (0.25, 0.5, 0.25), seed=1),
-        {spec.name: Timing(spec.name, steps=27, size=0.2) for spec in specs},
-        tally,
+        {spec.name: Timing(spec.name, steps=27, step_cost=0.2) for spec in specs},
+        run_metrics,
         seed=1,
     )
     ready = 0.0
@@ -67,15 +67,15 @@ def measure(clients: int, requests: int, updates: int, dynamic: bool) -> dict[st
         nonlocal ready
         if not ready:  # the first requests are out; from here on it is updates
             ready = time.perf_counter()
-        return tally.updates >= updates
+        return run_metrics.updates >= updates
 
     simulator.run(stop=enough)
     done = time.perf_counter()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {
         "setup_s": ready - began,
-        "updates_per_s": tally.updates / (done - ready),
-        "microseconds": 1e6 * (done - ready) / tally.updates,
+        "updates_per_s": run_metrics.updates / (done - ready),
+        "microseconds": 1e6 * (done - ready) / run_metrics.updates,
         "peak_mib": peak,
     }
 
@@ -83,7 +83,7 @@ def measure(clients: int, requests: int, updates: int, dynamic: bool) -> dict[st
 def measure_bayes(clients: int = 1000, tasks: int = 6, rounds: int = 300) -> float:
     """Seconds of one Sync-Bayes-ST decision after so many rounds."""
     specs = [TaskSpec(f"task-{number}") for number in range(tasks)]
-    pool, stream = ActiveCap(clients, 300), Stream.of(1, "control")
+    pool, stream = ActiveCapPool(clients, 300), Stream.of(1, "control")
     rule = BayesianOptimisation(history=rounds)
     seconds = 0.0
     for _ in range(rounds + 1):

@@ -24,10 +24,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedast.learn.points import Arrays
-from fedast.learn.processes import ProcessTrainer
-from fedast.learn.task import Task, Training
-from fedast.learn.trainer import Job, SerialTrainer, Workbench
+from fedast.tasks.dataset import Arrays
+from fedast.tasks.task import Task, Training
+from fedast.training.processes import ProcessTrainer
+from fedast.training.trainer import DeviceTask, Job, SerialTrainer
 
 HERE = Path(__file__).parent / "peers"
 sys.path.insert(0, str(HERE))
@@ -93,7 +93,7 @@ def _read(output: str) -> tuple[str, float]:
     return found["peer"], found["updates_per_s"]
 
 
-def workbench(name: str) -> Workbench:
+def workbench(name: str) -> DeviceTask:
     images, labels = data()
     task = Task(
         name=name,
@@ -101,17 +101,17 @@ def workbench(name: str) -> Workbench:
         train=Arrays(images, labels),
         test=Arrays(images[:100], labels[:100]),
         partition=[np.arange(n * POINTS, (n + 1) * POINTS) for n in range(CLIENTS)],
-        training=Training(local_steps=EPOCHS * POINTS // BATCH, batch_size=BATCH, client_rate=RATE),
+        training=Training(local_steps=EPOCHS * POINTS // BATCH, batch_size=BATCH, client_lr=RATE),
     )
-    return Workbench.build(task, 0, torch.device("cpu"))
+    return DeviceTask.build(task, 0, torch.device("cpu"))
 
 
 def run_fedast(name: str) -> tuple[str, float]:
     torch.set_num_threads(1)
-    bench = workbench(name)
-    trainer = ProcessTrainer({name: bench}, 0, workers=CORES)
+    device_task = workbench(name)
+    trainer = ProcessTrainer({name: device_task}, 0, workers=CORES)
     try:
-        base = bench.model.read()
+        base = device_task.model.read()
         jobs = [Job(n, n % CLIENTS, base) for n in range(COHORT[name])]
         trainer.train(name, jobs[: 2 * CORES])
         began = time.perf_counter()
@@ -123,9 +123,9 @@ def run_fedast(name: str) -> tuple[str, float]:
 
 def _plain(name: str, count: int) -> float:
     torch.set_num_threads(1)
-    bench = workbench(name)
-    trainer = SerialTrainer({name: bench}, 0)
-    jobs = [Job(n, n % CLIENTS, bench.model.read()) for n in range(count)]
+    device_task = workbench(name)
+    trainer = SerialTrainer({name: device_task}, 0)
+    jobs = [Job(n, n % CLIENTS, device_task.model.read()) for n in range(count)]
     trainer.train(name, jobs[:2])
     began = time.perf_counter()
     trainer.train(name, jobs)

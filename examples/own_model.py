@@ -15,11 +15,11 @@ CLIENTS = 40
 generator = torch.Generator().manual_seed(0)
 
 
-def rings(points: int) -> tuple[torch.Tensor, torch.Tensor]:
+def rings(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Three noisy rings in the plane: which ring is a point on?"""
-    labels = torch.randint(0, 3, (points,), generator=generator)
-    angle = 6.2832 * torch.rand(points, generator=generator)
-    radius = 1.0 + labels + 0.25 * torch.randn(points, generator=generator)
+    labels = torch.randint(0, 3, (samples,), generator=generator)
+    angle = 6.2832 * torch.rand(samples, generator=generator)
+    radius = 1.0 + labels + 0.25 * torch.randn(samples, generator=generator)
     return torch.stack((radius * angle.cos(), radius * angle.sin()), dim=1), labels
 
 
@@ -31,8 +31,8 @@ class RingNet(nn.Module):
         self.hidden = nn.Linear(2, width)
         self.out = nn.Linear(width, 3)
 
-    def forward(self, points: torch.Tensor) -> torch.Tensor:
-        hidden: torch.Tensor = torch.tanh(self.hidden(points))
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = torch.tanh(self.hidden(inputs))
         scores: torch.Tensor = self.out(hidden)
         return scores
 
@@ -46,8 +46,8 @@ def task(name: str, width: int) -> Task:
         train=train,
         test=test,
         partition=parts,
-        size=width / 100,  # how long a step takes, relative to other tasks
-        training=Training(local_steps=10, batch_size=20, client_rate=0.3),
+        step_cost=width / 100,  # work of a local step, relative to other tasks
+        training=Training(local_steps=10, batch_size=20, client_lr=0.3),
         goal=Goal(target=0.93, max_time=400.0),
     )
 
@@ -55,7 +55,7 @@ def task(name: str, width: int) -> Task:
 def main() -> None:
     outcome = simulate(
         [task("narrow", 16), task("wide", 64)],
-        FedASTDynamic(requests=24, ratio=6.0, server_rate=0.5),
+        FedASTDynamic(requests=24, ratio=6.0, server_lr=0.5),
         Simulation(clients=CLIENTS),
         seed=1,
     )

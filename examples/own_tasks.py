@@ -20,7 +20,7 @@ from torch import nn
 from fedast import Goal, Task, Training, dirichlet, iid
 
 
-def diabetes(clients: int, seed: int, *, points: int = 40) -> Task:
+def diabetes(clients: int, seed: int, *, samples: int = 40) -> Task:
     """Disease progression of 442 real patients from ten measurements; lower RMSE is better."""
     inputs, progress = load_diabetes(return_X_y=True)
     inputs = (inputs / inputs.std(axis=0)).astype(np.float32)
@@ -32,16 +32,16 @@ def diabetes(clients: int, seed: int, *, points: int = 40) -> Task:
         model=lambda: nn.Linear(10, 1),
         train=(inputs[train], labels[train]),
         test=(inputs[test], labels[test]),
-        partition=iid(train, clients, points, np.random.default_rng(seed)),
+        partition=iid(train, clients, samples, np.random.default_rng(seed)),
         metric="rmse",
-        size=0.05,
-        training=Training(local_steps=8, batch_size=10, client_rate=0.05),
+        step_cost=0.05,
+        training=Training(local_steps=8, batch_size=10, client_lr=0.05),
         goal=Goal(target=0.75),
     )
 
 
 class Sentences:
-    """A map-style data set: lines of Python's own manual as hashed bags of words."""
+    """A map-style dataset: lines of Python's own manual as hashed bags of words."""
 
     names = ("formatstrings", "specialnames", "class", "compound", "typesseq")
 
@@ -75,7 +75,7 @@ def manual(clients: int, seed: int, *, width: int = 256, alpha: float = 0.5) -> 
         train=train,
         test=test,
         partition=dirichlet(labels, clients, 40, alpha, np.random.default_rng(seed)),
-        size=0.1,
-        training=Training(local_steps=8, batch_size=10, client_rate=0.3),
+        step_cost=0.1,
+        training=Training(local_steps=8, batch_size=10, client_lr=0.3),
         goal=Goal(target=0.6),
     )

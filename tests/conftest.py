@@ -13,5 +13,5 @@ settings.load_profile("fedast")
 
 @pytest.fixture(autouse=True)
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs inside tests do not calibrate or fork unless a test asks for workers."""
-    monkeypatch.setattr("fedast.experiments.build.available_cores", lambda: 1)
+    """Runs inside tests do not time trainers or fork unless a test asks for workers."""
+    monkeypatch.setattr("fedast.run.compute.available_cores", lambda: 1)

@@ -18,19 +18,22 @@ from click.testing import CliRunner
 
 import fedast
 from fedast.cli.main import cli
-from fedast.deploy.agent import Agent
-from fedast.deploy.memory import Hub, MemoryClient, MemoryServer
-from fedast.deploy.transport import Uploaded
-from fedast.experiments.federate import Federation, LocalTraining
-from fedast.experiments.load import load
-from fedast.experiments.reproduce import jobs_of, stored_runs
-from fedast.experiments.resolve import resolve
-from fedast.experiments.run import resume
-from fedast.experiments.study import find_studies
-from tests.deploy.support import audit, events
+from fedast.config.load import load
+from fedast.config.resolve import resolve
+from fedast.federation.agent import Agent
+from fedast.federation.memory import Hub, MemoryClient, MemoryServer
+from fedast.federation.transport import Uploaded
+from fedast.records.events import from_schema_1
+from fedast.records.run import read_run
+from fedast.reproduce.jobs import jobs_of
+from fedast.reproduce.load import find_studies
+from fedast.reproduce.store import stored_runs
+from fedast.run.execute import resume
+from fedast.run.federate import Federation, LocalTraining
+from tests.federation.support import audit, events
 
 FIRST = Path(__file__).parent / "fixtures" / "v0.1.0"
-MEASURED = ("accuracy", "loss")
+MEASURED = ("value", "loss")
 
 
 def test_a_run_of_0_1_0_goes_on_to_the_end_it_would_have_had(tmp_path: Path) -> None:
@@ -40,7 +43,8 @@ def test_a_run_of_0_1_0_goes_on_to_the_end_it_would_have_had(tmp_path: Path) -> 
     resume(folder, say=said.append)
     assert said == ["going on from simulated time 32.7"]
     with gzip.open(FIRST / "run-uninterrupted.jsonl.gz", "rt") as file:
-        expected = [json.loads(line) for line in file]
+        metrics = {name: task.metric for name, task in read_run(folder).tasks.items()}
+        expected = [from_schema_1(json.loads(line), metrics) for line in file]
     found = events(folder)
     assert list(map(schedule, found)) == list(map(schedule, expected))
     for one, other in zip(found, expected, strict=True):
@@ -60,7 +64,8 @@ def test_a_federation_of_0_1_0_goes_on(tmp_path: Path) -> None:
     before = (folder / "diary" / "diary.jsonl").read_bytes()
     (state,) = (folder / "diary" / "state").glob("*.json")
     committed = json.loads(state.read_text())["time"]
-    logged = [e for e in events(folder) if e["t"] < committed]
+    metrics = {task.name or task.use: "accuracy" for task in config.tasks}
+    logged = [from_schema_1(e, metrics) for e in events(folder) if e["t"] < committed]
 
     async def body() -> Federation:
         hub = hub_of(FIRST / "federation" / "transport.json.gz")
@@ -109,7 +114,7 @@ def hub_of(file: Path) -> Hub:
             for u in table["uploads"]
         },
         names={(client, name) for client, name in table["names"]},
-        places=itertools.count(table["next_place"]),
+        sequences=itertools.count(table["next_place"]),
     )
 
 
@@ -119,7 +124,7 @@ def test_results_of_0_1_0_are_found_again_and_reported(tmp_path: Path) -> None:
     stored = stored_runs(folder)
     wanted = jobs_of(find_studies([str(study)]), "quick")
     assert {job.identity for job in wanted} <= set(stored)
-    assert sorted({kept.place for kept in stored.values()}) == [
+    assert sorted({kept.path for kept in stored.values()}) == [
         "tiny/fedast-s/seed-1",
         "tiny/sync-st/seed-1",
     ]

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedast.deploy import wire
-from fedast.deploy.nats import NatsClient, inbox
-from fedast.deploy.nats_connection import Credentials, connect
-from fedast.deploy.setup import client_name
+from fedast.federation import wire
+from fedast.federation.nats.client import NatsClient
+from fedast.federation.nats.connection import Credentials, connect
+from fedast.federation.nats.names import inbox
+from fedast.federation.nats.setup import client_name
 
 TASKS = ("a", "b", "c", "d")
 models: dict[str, int] = {}
@@ -36,7 +37,7 @@ async def live(number: int, url: str, keys: Path, spent: list[float]) -> None:
         if delivery is None:
             continue
         began = time.monotonic()
-        request: wire.Request = wire.decode(delivery.data, wire.Request)
+        request = wire.decode(delivery.data, wire.Request)
         if request.model not in models:
             data = await transport.fetch(request.model)
             if data is None:

@@ -20,6 +20,6 @@ def build(clients: int, seed: int, name: str = "light") -> Task:
         train=(inputs, labels),
         test=(inputs, labels),
         partition=[np.arange(2)] * clients,
-        training=Training(local_steps=1, batch_size=1, client_rate=0.1),
+        training=Training(local_steps=1, batch_size=1, client_lr=0.1),
         goal=Goal(max_rounds=10_000_000, evaluate_every=200),
     )

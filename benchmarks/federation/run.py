@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedast.deploy import wire
-from fedast.deploy.nats import order
-from fedast.deploy.nats_connection import Credentials
-from fedast.deploy.setup import CONTROL, SERVER, Layout, initialise
+from fedast.federation import wire
+from fedast.federation.nats.client import send_command
+from fedast.federation.nats.connection import Credentials
+from fedast.federation.nats.setup import CONTROL, SERVER, Layout, initialise
 
 HERE = Path(__file__).parent
 CONFIG = """
@@ -32,7 +32,7 @@ path = ["{here}"]
 name = "fedast-s"
 requests = {requests}
 ratio = 16
-server_rate = 0.1
+server_lr = 0.1
 
 [simulation]
 clients = {clients}
@@ -63,9 +63,9 @@ def used(pid: int) -> tuple[float, float]:
 def status(url: str, layout: Layout) -> dict[str, Any]:
     async def ask() -> dict[str, Any]:
         keys = Credentials(layout.credentials(CONTROL))
-        async with order([url], keys, wire.encode(wire.Control("status")), 60) as answer:
-            found: dict[str, Any] = json.loads(wire.decode(answer, wire.Control).answer)
-            return found
+        answer = await send_command([url], keys, wire.encode(wire.Control("status")), 60)
+        found: dict[str, Any] = json.loads(wire.decode(answer, wire.Control).answer)
+        return found
 
     return asyncio.run(ask())
 

@@ -1,9 +1,9 @@
 """The local training that all simulators are measured on, without fedast: torch and numpy only.
 
 MNIST's perceptron or Fashion-MNIST's LeNet-5 on random images of that shape, 100
-clients with 288 points each, batches of 32, three epochs, which is 27 steps of
+clients with 288 samples each, batches of 32, three epochs, which is 27 steps of
 SGD at rate 0.05 without momentum. (fedast itself drops the rest of an epoch, so
-288 points give the paper's 27 steps in every framework.)
+288 samples give the paper's 27 steps in every framework.)
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from scipy import stats
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Matern
 
+from fedast.algorithms.asynchronous import Asynchronous
 from fedast.algorithms.centralized import PseudoClient
-from fedast.algorithms.fedast import FedAST
-from fedast.algorithms.fedbuff import fedbuff
+from fedast.algorithms.fedbuff import FedBuff
 from fedast.algorithms.rounds import Returned, Rounds
 from fedast.algorithms.sequential_fedavg import OneAfterAnother
 from fedast.algorithms.staleness import hinge, polynomial
@@ -26,6 +26,7 @@ from fedast.algorithms.sync_ucb_st import UpperConfidenceBounds
 from fedast.core.protocol import (
     Accept,
     Aggregate,
+    Algorithm,
     Dispatch,
     Evaluated,
     Event,
@@ -34,8 +35,8 @@ from fedast.core.protocol import (
     UpdateArrived,
 )
 from fedast.core.streams import Stream
-from fedast.sim.availability import Always
-from tests.support import Books, ScriptedPool
+from fedast.sim.availability import AlwaysPool
+from fedast.testing.driver import CheckingDriver, ScriptedPool
 
 A, B = TaskSpec("a", batch_size=2), TaskSpec("b", batch_size=2)
 
@@ -87,14 +88,14 @@ def test_ucb_without_discount_counts_rounds() -> None:
 @pytest.mark.parametrize(("clients", "sizes"), [(1, [0, 1]), (2, [1, 1]), (3, [1, 1]), (9, [2, 2])])
 def test_ucb_spares_nobody_that_a_task_needs(clients: int, sizes: list[int]) -> None:
     """Five are to spare, but not before every task has a client."""
-    rule, pool = UpperConfidenceBounds(extra=5), Always(clients)
+    rule, pool = UpperConfidenceBounds(extra=5), AlwaysPool(clients)
     rule.assign([A, B], pool, Stream.of(0))
     rule.learn([])
     assert sorted(len(group) for group in rule.assign([A, B], pool, Stream.of(0))) == sizes
 
 
 def test_ucb_tells_equal_scores_apart_by_chance() -> None:
-    rule, pool, stream = UpperConfidenceBounds(extra=0), Always(6), Stream.of(0)
+    rule, pool, stream = UpperConfidenceBounds(extra=0), AlwaysPool(6), Stream.of(0)
     rule.assign([A, B], pool, stream)
     rule.learn([])
     assert len({tuple(sorted(rule.assign([A, B], pool, stream)[0])) for _ in range(20)}) > 5
@@ -225,7 +226,9 @@ def test_centralized_is_one_client_that_trains_everything() -> None:
 
 def test_sequential_trains_one_task_after_another() -> None:
     specs = [TaskSpec("a", target=0.5), TaskSpec("b")]
-    books = Books(Rounds(specs, ScriptedPool(6), Stream.of(0), OneAfterAnother(), first_k=2))
+    books = CheckingDriver(
+        Rounds(specs, ScriptedPool(6), Stream.of(0), OneAfterAnother(), first_k=2)
+    )
     books.feed(Started())
     books.feed(Evaluated("a", 0, 0.1, 1.0))
     books.feed(Evaluated("b", 0, 0.1, 1.0))
@@ -237,8 +240,8 @@ def test_sequential_trains_one_task_after_another() -> None:
     assert {d.task for d in books.in_flight.values()} == {"b"}
 
 
-def trace(algorithm: FedAST, count: int = 60) -> list[object]:
-    books = Books(algorithm)
+def trace(algorithm: Algorithm, count: int = 60) -> list[object]:
+    books = CheckingDriver(algorithm)
     commands: list[object] = list(books.feed(Started()))
     for _ in range(count):
         event: Event = UpdateArrived(books.arrive_order()[0], 1.0)
@@ -248,8 +251,8 @@ def trace(algorithm: FedAST, count: int = 60) -> list[object]:
 
 def test_fedbuff_with_uniform_selection_is_static_fedast_with_one_task() -> None:
     spec = TaskSpec("a", active_requests=6, buffer_size=2)
-    ours = fedbuff([spec], ScriptedPool(9), Stream.of(1), idle=False)
-    theirs = FedAST([spec], ScriptedPool(9), Stream.of(1), dynamic=False)
+    ours = FedBuff(idle=False).build([spec], ScriptedPool(9), Stream.of(1))
+    theirs = Asynchronous([spec], ScriptedPool(9), Stream.of(1), dynamic=False)
     assert trace(ours) == trace(theirs)
 
 
@@ -257,7 +260,7 @@ def test_fedbuff_with_uniform_selection_is_static_fedast_with_one_task() -> None
 def test_fedbuff_asks_idle_clients_only(clients: int, requests: int, cap: int | None) -> None:
     """From the first send on, also where every client that may be active is."""
     spec = TaskSpec("a", active_requests=requests, buffer_size=2)
-    books = Books(fedbuff([spec], ScriptedPool(clients, cap), Stream.of(1)))
+    books = CheckingDriver(FedBuff().build([spec], ScriptedPool(clients, cap), Stream.of(1)))
 
     def one_request_each() -> None:
         busy = [dispatch.client for dispatch in books.in_flight.values()]
@@ -273,7 +276,7 @@ def test_fedbuff_asks_idle_clients_only(clients: int, requests: int, cap: int | 
 def test_fedbuff_sends_no_more_requests_than_clients_may_be_active() -> None:
     spec = TaskSpec("a", active_requests=12, buffer_size=2)
     for pool in (ScriptedPool(40, cap=9), ScriptedPool(9)):
-        books = Books(fedbuff([spec], pool, Stream.of(1)))
+        books = CheckingDriver(FedBuff().build([spec], pool, Stream.of(1)))
         books.feed(Started())
         assert len(books.in_flight) == 9
         books.feed(UpdateArrived(books.arrive_order()[0], 1.0))
@@ -285,7 +288,7 @@ def test_fedbuff_sends_no_more_requests_than_clients_may_be_active() -> None:
 def test_fedbuff_with_two_tasks_asks_idle_clients_only(seed: int, requests: int) -> None:
     """From the first send on, over both tasks; with 12 requests there are too few of 10 clients."""
     specs = [TaskSpec(name, active_requests=requests, buffer_size=2) for name in "ab"]
-    books = Books(fedbuff(specs, ScriptedPool(10), Stream.of(seed)))
+    books = CheckingDriver(FedBuff().build(specs, ScriptedPool(10), Stream.of(seed)))
     busy: set[int] = set()
     event: Event = Started()
     for _ in range(100):
@@ -300,8 +303,8 @@ def test_fedbuff_with_two_tasks_asks_idle_clients_only(seed: int, requests: int)
 
 def test_no_buffer_is_fedast_with_a_buffer_of_one() -> None:
     for_buffer = TaskSpec("a", active_requests=6, buffer_size=1)
-    plain = FedAST([for_buffer], ScriptedPool(9), Stream.of(1), dynamic=False)
-    without = FedAST(
+    plain = Asynchronous([for_buffer], ScriptedPool(9), Stream.of(1), dynamic=False)
+    without = Asynchronous(
         [TaskSpec("a", active_requests=6, buffer_size=3)],
         ScriptedPool(9), Stream.of(1), dynamic=False, buffered=False,
     )  # fmt: skip
@@ -312,7 +315,9 @@ def test_staleness_weights() -> None:
     assert [polynomial(0.5)(s) for s in (0, 3, 8)] == pytest.approx([1.0, 0.5, 1 / 3])
     assert [hinge(0.5, 4)(s) for s in (0, 4, 6)] == pytest.approx([1.0, 1.0, 0.5])
     spec = TaskSpec("a", active_requests=3, buffer_size=2)
-    algorithm = FedAST([spec], ScriptedPool(9), Stream.of(1), dynamic=False, weight=polynomial(1.0))
+    algorithm = Asynchronous(
+        [spec], ScriptedPool(9), Stream.of(1), dynamic=False, weight=polynomial(1.0)
+    )
     steps = [c for c in trace(algorithm, 4) if isinstance(c, Aggregate)]
     assert steps[0].weights == (1.0, 1.0)
     assert steps[1].weights == (0.5, 0.5), "2 and 3 were sent before the first round ended"

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedast.algorithms.fedast import RATIO_LIMIT, FedAST, buffer_size_for
-from fedast.algorithms.weighting import WEIGHTINGS
+from fedast.algorithms.allocation import ALLOCATION_RULES
+from fedast.algorithms.asynchronous import Asynchronous
+from fedast.algorithms.task_state import RATIO_LIMIT, buffer_size_for
 from fedast.core.protocol import (
     Accept,
     Aggregate,
@@ -37,20 +38,20 @@ from fedast.core.protocol import (
     VariancesMeasured,
 )
 from fedast.core.streams import Stream
-from tests.support import Books, ScriptedPool
+from fedast.testing.driver import CheckingDriver, ScriptedPool
 
 
 def start(
     *specs: TaskSpec, pool: ScriptedPool | None = None, **options: object
-) -> tuple[FedAST, Books]:
+) -> tuple[Asynchronous, CheckingDriver]:
     options.setdefault("dynamic", False)
-    algorithm = FedAST(specs, pool or ScriptedPool(50), Stream.of(1, "control"), **options)  # type: ignore[arg-type]
-    books = Books(algorithm)
+    algorithm = Asynchronous(specs, pool or ScriptedPool(50), Stream.of(1, "control"), **options)  # type: ignore[arg-type]
+    books = CheckingDriver(algorithm)
     books.feed(Started())
     return algorithm, books
 
 
-def arrive(books: Books, task: str) -> list[Command]:
+def arrive(books: CheckingDriver, task: str) -> list[Command]:
     request = next(r for r in books.arrive_order() if books.in_flight[r].task == task)
     return books.feed(UpdateArrived(request, work_time=1.0))
 
@@ -197,21 +198,21 @@ def test_skipped_picks_are_made_up_when_the_pool_changes() -> None:
 # --- Realloc ------------------------------------------------------------------------------
 
 
-def reallocated(weighting: str, variances: dict[str, float]) -> Reallocate:
+def reallocated(rule: str, variances: dict[str, float]) -> Reallocate:
     """Two tasks of R = 24, b = 3 (ratio 8), window 2; the period is 0.5 * 2 * 48 = 48 updates.
 
-    They differ in everything a weighting may look at: eta_s 0.1 and 0.4, eta_c 0.1
+    They differ in everything an allocation rule may look at: eta_s 0.1 and 0.4, eta_c 0.1
     and 0.2, tau 4 and 2.
     """
     _, books = start(
         TaskSpec(
-            "a", active_requests=24, buffer_size=3, server_rate=0.1, client_rate=0.1, local_steps=4
+            "a", active_requests=24, buffer_size=3, server_lr=0.1, client_lr=0.1, local_steps=4
         ),
         TaskSpec(
-            "b", active_requests=24, buffer_size=3, server_rate=0.4, client_rate=0.2, local_steps=2
+            "b", active_requests=24, buffer_size=3, server_lr=0.4, client_lr=0.2, local_steps=2
         ),
         dynamic=True,
-        weighting=WEIGHTINGS[weighting],
+        allocation_rule=ALLOCATION_RULES.builtin[rule]().build(),
         variance_window=2,
         period=0.5,
     )
@@ -227,10 +228,10 @@ def reallocated(weighting: str, variances: dict[str, float]) -> Reallocate:
 
 
 @pytest.mark.parametrize(
-    ("weighting", "variances", "targets", "buffers"),
+    ("rule", "variances", "targets", "buffers"),
     [
         # sigma: 3 and 1, so 48 is split 36 : 12
-        ("plain", {"a": 9.0, "b": 1.0}, {"a": 36, "b": 12}, {"a": 4, "b": 2}),
+        ("sqrt-variance", {"a": 9.0, "b": 1.0}, {"a": 36, "b": 12}, {"a": 4, "b": 2}),
         # sigma^2 eta_s eta_c tau: 9 * 0.04 = 0.36 and 1 * 0.16; roots 0.6 : 0.4
         ("bound", {"a": 9.0, "b": 1.0}, {"a": 29, "b": 19}, {"a": 4, "b": 2}),
         # sigma^2 eta_s / (eta_c tau^2): 8 * 0.1 / 1.6 = 0.5 and 1 * 0.4 / 0.8 = 0.5
@@ -238,16 +239,16 @@ def reallocated(weighting: str, variances: dict[str, float]) -> Reallocate:
         # 16 * 0.0625 = 1 and 1 * 0.5: 32 : 16
         ("authors-code", {"a": 16.0, "b": 1.0}, {"a": 32, "b": 16}, {"a": 4, "b": 2}),
         # one buffer's worth is 8: without it b would get 48 / 11 = 4
-        ("plain", {"a": 100.0, "b": 1.0}, {"a": 40, "b": 8}, {"a": 5, "b": 1}),
+        ("sqrt-variance", {"a": 100.0, "b": 1.0}, {"a": 40, "b": 8}, {"a": 5, "b": 1}),
     ],
 )
 def test_realloc_by_hand(
-    weighting: str,
+    rule: str,
     variances: dict[str, float],
     targets: dict[str, int],
     buffers: dict[str, int],
 ) -> None:
-    realloc = reallocated(weighting, variances)
+    realloc = reallocated(rule, variances)
     assert realloc.targets == targets
     assert realloc.buffers == buffers
 
@@ -459,10 +460,10 @@ def test_realloc_leaves_one_request_where_a_buffer_takes_one(
 def test_without_options_it_is_the_papers_dynamic_fedast() -> None:
     """A window of 8 updates, and Realloc every 0.75 * 2 tasks * 16 requests = 24 updates."""
     specs = [TaskSpec(name, active_requests=8, buffer_size=2) for name in "ab"]
-    algorithm = FedAST(specs, ScriptedPool(50), Stream.of(1, "control"))
+    algorithm = Asynchronous(specs, ScriptedPool(50), Stream.of(1, "control"))
     assert algorithm.variance_window == 8
-    assert FedAST(specs, ScriptedPool(50), Stream.of(1), dynamic=False).variance_window == 0
-    books = Books(algorithm)
+    assert Asynchronous(specs, ScriptedPool(50), Stream.of(1), dynamic=False).variance_window == 0
+    books = CheckingDriver(algorithm)
     books.feed(Started())
     asked = [isinstance(arrive(books, "ab"[n % 2])[-1], MeasureVariances) for n in range(24)]
     assert asked == [False] * 23 + [True]

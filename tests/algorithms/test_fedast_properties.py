@@ -13,8 +13,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from fedast.algorithms.fedast import FedAST
-from fedast.algorithms.weighting import WEIGHTINGS
+from fedast.algorithms.allocation import ALLOCATION_RULES
+from fedast.algorithms.asynchronous import Asynchronous
 from fedast.core.protocol import (
     Accept,
     Command,
@@ -38,7 +38,7 @@ from fedast.core.protocol import (
     VariancesMeasured,
 )
 from fedast.core.streams import Stream
-from tests.support import Books, ScriptedPool, snapshot
+from fedast.testing.driver import CheckingDriver, ScriptedPool, snapshot
 
 
 class FedASTMachine(RuleBasedStateMachine):
@@ -55,7 +55,7 @@ class FedASTMachine(RuleBasedStateMachine):
         cap=st.one_of(st.none(), st.integers(1, 10)),
         max_staleness=st.one_of(st.none(), st.integers(0, 3)),
         max_rounds=st.one_of(st.none(), st.integers(1, 5)),
-        weighting=st.sampled_from([*WEIGHTINGS]),
+        rule=st.sampled_from([*ALLOCATION_RULES.builtin]),
     )
     def begin(
         self,
@@ -64,7 +64,7 @@ class FedASTMachine(RuleBasedStateMachine):
         cap: int | None,
         max_staleness: int | None,
         max_rounds: int | None,
-        weighting: str,
+        rule: str,
     ) -> None:
         specs = [
             TaskSpec(
@@ -80,18 +80,18 @@ class FedASTMachine(RuleBasedStateMachine):
         ]
         self.least = {spec.name: spec.min_buffer_size if self.buffered else 1 for spec in specs}
         self.pool = ScriptedPool(20, cap)
-        self.algorithm = FedAST(
+        self.algorithm = Asynchronous(
             specs,
             self.pool,
             Stream.of(seed, "control"),
             dynamic=self.dynamic,
             buffered=self.buffered,
-            weighting=WEIGHTINGS[weighting],
+            allocation_rule=ALLOCATION_RULES.builtin[rule]().build(),
             variance_window=2,
             period=0.3,
             max_staleness=max_staleness,
         )
-        self.books = Books(self.algorithm)
+        self.books = CheckingDriver(self.algorithm)
         self.total = sum(spec.active_requests for spec in specs)
         self.undisturbed = cap is None
         """Nothing has ended, joined, or been skipped yet."""

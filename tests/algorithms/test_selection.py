@@ -7,20 +7,20 @@ from collections.abc import Sequence
 
 import pytest
 
-from fedast.algorithms.fedast import FedAST
+from fedast.algorithms.allocation import Shares, Uniform
+from fedast.algorithms.asynchronous import Asynchronous
 from fedast.algorithms.selection import LossSelection, Selection, SpeedSelection, draw
 from fedast.algorithms.sync_st import RandomPartition
-from fedast.algorithms.weighting import shares, uniform
 from fedast.core.protocol import Dispatch, Started, TaskSpec, UpdateArrived
 from fedast.core.streams import Stream
-from tests.support import ScriptedPool
+from fedast.testing.driver import ScriptedPool
 
 TASK = TaskSpec("t", active_requests=4, buffer_size=2)
 
 
 def trace(selection: Selection | None, clients: int = 30, updates: int = 200) -> list[int]:
     """The clients that a static FedAST asks; client i works i + 1 long and has loss i."""
-    algorithm = FedAST(
+    algorithm = Asynchronous(
         [TASK], ScriptedPool(clients), Stream.of(5, "control"), dynamic=False, selection=selection
     )
     queue = [c for c in algorithm.handle(Started()) if isinstance(c, Dispatch)]
@@ -145,5 +145,6 @@ def test_a_round_with_one_candidate_each_is_the_random_round() -> None:
 
 
 def test_allocations_without_variance() -> None:
+    uniform, shares = Uniform().build(), Shares().build()
     assert uniform(9.0, TASK) == uniform(1.0, TASK)
     assert shares(9.0, TaskSpec("t", share=3.0)) == 3 * shares(1.0, TaskSpec("u", share=1.0))

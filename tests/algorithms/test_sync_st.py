@@ -39,7 +39,7 @@ from fedast.core.protocol import (
     VariancesMeasured,
 )
 from fedast.core.streams import Stream
-from tests.support import Books, ScriptedPool, snapshot
+from fedast.testing.driver import CheckingDriver, ScriptedPool, snapshot
 
 ASSIGNMENTS: dict[str, Callable[[], Assignment]] = {
     "random": RandomPartition,
@@ -91,7 +91,7 @@ class SyncMachine(RuleBasedStateMachine):
         )
         self.first_round = assignment == "ucb"
         """UCB's first round: every client, every task, all updates."""
-        self.books = Books(self.algorithm)
+        self.books = CheckingDriver(self.algorithm)
         self.added = 0
         self.feed(Started())
 
@@ -206,7 +206,7 @@ def start(
     assignment: Assignment | None = None,
     first_k: int | None = 30,
     free_on_cancel: bool = True,
-) -> tuple[Rounds, Books]:
+) -> tuple[Rounds, CheckingDriver]:
     algorithm = Rounds(
         specs,
         ScriptedPool(clients),
@@ -215,12 +215,12 @@ def start(
         first_k=first_k,
         free_on_cancel=free_on_cancel,
     )
-    books = Books(algorithm)
+    books = CheckingDriver(algorithm)
     books.feed(Started())
     return algorithm, books
 
 
-def answer(books: Books, metric: float = 0.1) -> list[Command]:
+def answer(books: CheckingDriver, metric: float = 0.1) -> list[Command]:
     commands: list[Command] = []
     while books.to_evaluate:
         question = books.to_evaluate.pop(0)
@@ -306,7 +306,9 @@ def test_tasks_stopped_together_end_together() -> None:
 def test_no_task_is_starved_by_rounding() -> None:
     pool = ScriptedPool(40, cap=2)
     specs = [TaskSpec("a"), TaskSpec("b"), TaskSpec("c", share=0.5)]
-    books = Books(Rounds(specs, pool, Stream.of(1, "control"), RandomPartition(), first_k=None))
+    books = CheckingDriver(
+        Rounds(specs, pool, Stream.of(1, "control"), RandomPartition(), first_k=None)
+    )
     books.feed(Started())
     sent: Counter[str] = Counter()
     for _ in range(50):

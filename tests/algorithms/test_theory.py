@@ -16,7 +16,7 @@ from fedast.algorithms.theory import (
 )
 
 SETTING = Setting(
-    local_steps=4, buffer_size=4, active_requests=16, client_rate=0.01, server_rate=0.5, staleness=9
+    local_steps=4, buffer_size=4, active_requests=16, client_lr=0.01, server_lr=0.5, staleness=9
 )
 
 
@@ -74,8 +74,8 @@ def test_the_terms_grow_with_smoothness_as_they_should() -> None:
 
 def test_corollary() -> None:
     found = corollary(SETTING, Problem(smoothness=2.0), rounds=400)
-    assert found.client_rate == pytest.approx(1 / (4 * 2 * 20))
-    assert found.server_rate == pytest.approx(4.0)
+    assert found.client_lr == pytest.approx(1 / (4 * 2 * 20))
+    assert found.server_lr == pytest.approx(4.0)
     assert found.least_rounds == 4 * 16 * 16 * 9
     fresh = Setting(**{**vars(SETTING), "staleness": 0.0})
     assert corollary(fresh, Problem(), rounds=400).least_rounds == 4 * 36 * 4

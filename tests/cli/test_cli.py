@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from fedast.cli.catalogue import KINDS
 from fedast.cli.main import cli
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -39,22 +40,28 @@ def refused(*arguments: str) -> str:
 
 
 def test_help_is_light() -> None:
+    """Of the whole command and of every subcommand: the modules of the commands load only click."""
     probe = (
         "import sys\n"
+        "from click import Group\n"
         "from click.testing import CliRunner\n"
         "from fedast.cli.main import cli\n"
-        "found = CliRunner().invoke(cli, ['--help'])\n"
-        "assert found.exit_code == 0 and 'compare' in found.output, found.output\n"
-        "heavy = {'torch', 'sklearn', 'matplotlib', 'pydantic'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
+        "def helps(command, *path):\n"
+        "    found = CliRunner().invoke(cli, [*path, '--help'])\n"
+        "    assert found.exit_code == 0 and 'Usage' in found.output, found.output\n"
+        "    for name in command.commands if isinstance(command, Group) else ():\n"
+        "        helps(command.commands[name], *path, name)\n"
+        "helps(cli)\n"
+        "heavy = {'torch', 'sklearn', 'matplotlib', 'pydantic', 'numpy', 'nats', 'rich'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)
     probe = "import fedast, sys; assert 'torch' not in sys.modules; fedast.simulate"
     subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)
 
 
-def without_torch(*arguments: str) -> str:
-    """What a command prints, in a process in which it must not import torch."""
+def light(*arguments: str) -> str:
+    """What a command prints, in a process in which it must import neither torch nor nats."""
     probe = (
         "import sys\n"
         "from click.testing import CliRunner\n"
@@ -62,7 +69,7 @@ def without_torch(*arguments: str) -> str:
         f"found = CliRunner().invoke(cli, {list(arguments)!r})\n"
         "assert found.exit_code == 0, found.output\n"
         "print(found.output)\n"
-        "assert 'torch' not in sys.modules\n"
+        "assert not {'torch', 'nats'} & set(sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", probe], timeout=60, capture_output=True, text=True
@@ -71,15 +78,22 @@ def without_torch(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("what", ["algorithms", "tasks", "delays", "availability", "server"])
-def test_list_needs_no_torch(what: str) -> None:
-    entries = json.loads(without_torch("list", what, "--json"))
-    assert len(entries) >= 3
+@pytest.mark.parametrize("what", [*KINDS, "server"])
+def test_list_is_light(what: str) -> None:
+    entries = json.loads(light("list", what, "--json"))
+    assert entries
     assert all(entry["summary"] for entry in entries.values())
 
 
-def test_validate_needs_no_torch() -> None:
-    assert "valid: fedast-d, 100 clients, 2 tasks" in without_torch("validate", QUICK)
+def test_list_names_the_kinds_and_helps_with_a_misspelled_one() -> None:
+    assert fedast("list").stdout.split() == [*KINDS]
+    wrong = fedast("list", "algoritms")
+    assert wrong.returncode == 2
+    assert "did you mean 'algorithms'?" in wrong.stderr
+
+
+def test_validate_is_light() -> None:
+    assert "valid: fedast-d, 100 clients, 2 tasks" in light("validate", QUICK)
 
 
 def test_every_algorithm_option_is_explained() -> None:
@@ -148,12 +162,15 @@ def test_compare_gives_a_table_and_a_figure(tmp_path: Path) -> None:
 
 
 def test_settings_without_effect_are_told(tmp_path: Path) -> None:
-    idle = ("--set", "algorithm.candidates=5", "--set", "tasks.synthetic.combining={trim=0.3}")
+    idle = (
+        *("--set", "algorithm.selection={name='speed', candidates=1}"),
+        *("--set", "tasks.synthetic.calibration={place='host'}"),
+    )
     for command in (("validate", QUICK), ("run", QUICK, *SHORT)):
         done = fedast(*command, *idle)
         assert done.returncode == 0
         assert [line.split(": has no effect: ")[0] for line in done.stderr.splitlines()] == [
-            "warning: algorithm.candidates", "warning: tasks.synthetic.combining.trim"
+            "warning: algorithm.selection", "warning: tasks.synthetic.calibration.place"
         ]  # fmt: skip
     assert fedast("run", QUICK, *SHORT, *idle, "--quiet").stderr == ""
     own = ("--set", "algorithms.sync-st.first_k=2")
@@ -166,6 +183,31 @@ def test_settings_without_effect_are_told(tmp_path: Path) -> None:
     assert both.stderr == ""  # the share is of use to one of them
     config = tomllib.loads((tmp_path / "both/sync-st/seed-1/config.toml").read_text())
     assert config["algorithm"]["first_k"] == 2
+
+
+def test_renamed_keys_are_noted_once(tmp_path: Path) -> None:
+    old = tmp_path / "old.toml"
+    text = Path(QUICK).read_text()
+    old.write_text(text.replace("max_time = 300", "max_time = 6"))
+    rate = ("--set", "tasks.synthetic.client_rate=0.05")
+    note = (
+        "warning: tasks.synthetic.client_rate is now called client_lr; the old name is still read\n"
+    )
+    out = tmp_path / "out"
+    both = ("--algorithm", "fedast-s", "--algorithm", "sync-st", "--seeds", "1", "--json")
+    for command in (("validate",), ("run", "--json"), ("compare", *both, "--out", str(out))):
+        done = fedast(command[0], str(old), *rate, *command[1:])
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == note, command
+    assert fedast("run", str(old), *rate, "--quiet").stderr == ""
+    # A run folder of an earlier version is read again without a word.
+    run = out / "fedast-s" / "seed-1"
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace("client_lr", "client_rate"))
+    (run / "result.json").unlink()
+    resumed = fedast("run", "--resume", str(run), "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "client_rate" not in resumed.stderr
 
 
 def test_validate(tmp_path: Path) -> None:
@@ -203,7 +245,7 @@ def test_what_is_wrong_is_said_in_one_line(arguments: tuple[str, ...], message: 
 
 def test_bad_files_leave_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "delays.csv").write_text("task,seconds\ndigits-mlp,quick\n")
-    delay = 'simulation.delay={model="measured", file="%s"}'
+    delay = 'simulation.delay={name="measured", file="%s"}'
     out = tmp_path / "out"
     bad = delay % (tmp_path / "delays.csv")
     line = refused("run", QUICK, "--set", bad, "--out", str(out))

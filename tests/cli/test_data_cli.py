@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_cli import fedast, refused
-from tests.learn.test_datasets import tiny_mnist
+from tests.tasks.test_sources import tiny_mnist
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_fetch_list_show(cache: Path, tmp_path: Path) -> None:
     assert "mnist: fetched and verified" in first.stdout
     assert "train: 100" in first.stdout
     again = fedast("data", "fetch", "mnist")
-    assert "already there, nothing to do" in again.stdout
+    assert "already cached" in again.stdout
     rows = {row["name"]: row for row in json.loads(fedast("data", "list", "--json").stdout)}
     assert rows["mnist"]["state"] == "verified"
     assert rows["mnist"]["source"].startswith("folder ")
@@ -42,9 +42,9 @@ def test_fetch_list_show(cache: Path, tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_said_in_one_line(cache: Path, tmp_path: Path) -> None:
     assert "did you mean 'mnist'" in refused("data", "fetch", "minst")
-    assert "one data set at a time" in refused("data", "fetch", "all", "--source", str(tmp_path))
+    assert "one dataset at a time" in refused("data", "fetch", "all", "--source", str(tmp_path))
     line = refused("data", "fetch", "cifar100", "--quiet")
-    assert line.count("cifar100: no package has it") == 1
+    assert line.count("cifar100: no package registry has it") == 1
     (tmp_path / "MNIST" / "raw").mkdir(parents=True)
     (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03oops")
     assert "truncated idx file" in refused(
@@ -73,4 +73,4 @@ def test_a_run_uses_what_is_cached(cache: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["tasks"]["mnist"]["rounds"] == 2
     whole = fedast("validate", str(path), "--resolved").stdout
     assert "target = 0.96" in whole
-    assert "client_rate = 0.2" in whole, "synchronous"
+    assert "client_lr = 0.2" in whole, "synchronous"

@@ -8,12 +8,12 @@ import re
 import pytest
 from rich.console import Console
 
-from fedast.algorithms.fedast import FedAST
+from fedast.algorithms.asynchronous import Asynchronous
 from fedast.cli.live import LineView, LiveView
 from fedast.core.protocol import Accept, TaskSpec
 from fedast.core.streams import Stream
-from fedast.records.tally import Tally
-from tests.support import ScriptedPool
+from fedast.records.metrics import RunMetrics
+from fedast.testing.driver import ScriptedPool
 
 SPEC = TaskSpec("a", active_requests=2, buffer_size=1)
 
@@ -28,17 +28,17 @@ def test_what_was_replayed_is_not_in_the_rate(
     lines: list[str] = []
     screen = Console(file=io.StringIO(), force_terminal=True, width=120)
     view = LiveView(screen, "title", {}, "seconds") if terminal else LineView(lines.append, "title")
-    tally = Tally([SPEC])
-    view.watch(FedAST([SPEC], ScriptedPool(3), Stream(0)), tally)
+    run_metrics = RunMetrics([SPEC])
+    view.watch(Asynchronous([SPEC], ScriptedPool(3), Stream(0)), run_metrics)
 
     def update(count: int) -> None:
         for number in range(count):
             command = Accept(number, "a", 0, 0, 0)
-            tally.commanded(1.0, command)
+            run_metrics.commanded(1.0, command)
             view.commanded(1.0, command)
 
     update(5000)
-    tally.went_live()
+    run_metrics.went_live()
     update(1)  # the first sign of life
     for _ in range(20):
         now[0] += 1.0

@@ -8,6 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+import pytest
+
 from fedast.cli.processes import Processes
 
 _SLEEP = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"]
@@ -46,6 +49,26 @@ def test_one_that_does_not_end_is_killed(tmp_path: Path) -> None:
     wait_for(tmp_path / "log")
     processes.end(["stubborn"], patience=0.3)
     assert stubborn.wait(10) == -9
+
+
+def test_a_setting_of_the_clock_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The boot time, in seconds of the clock, then is another."""
+    recorded = tmp_path / "p.json"
+    process = Processes(recorded).start("mild", _SLEEP, tmp_path / "log")
+    try:
+        born = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        # As earlier versions wrote it, which a later one must find too.
+        assert json.loads(recorded.read_text()) == {"mild": [process.pid, born]}
+        true = psutil.boot_time()
+        for module in (psutil, psutil._psplatform):  # type: ignore[attr-defined]
+            monkeypatch.setattr(module, "boot_time", lambda: true + 86_400)
+        assert psutil.Process(process.pid).create_time() > true + 86_400
+        assert Processes(recorded).alive() == {"mild": process.pid}
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_who_has_the_number_of_an_ended_process_is_left_alone(tmp_path: Path) -> None:

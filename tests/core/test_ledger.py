@@ -11,10 +11,10 @@ def test_a_request_leaves_the_flight_once() -> None:
     request = ledger.open("a", client=7, version=0)
     assert ledger.in_flight("a") == 1
     assert list(ledger.holders) == [7]
-    assert ledger.settle(request.id) == request
+    assert ledger.complete(request.id) == request
     assert ledger.in_flight("a") == 0
     assert list(ledger.holders) == []
-    assert ledger.settle(request.id) is IgnoreReason.DUPLICATE
+    assert ledger.complete(request.id) is IgnoreReason.DUPLICATE
     assert ledger.drop(request.id) is None
 
 
@@ -22,14 +22,14 @@ def test_an_update_after_a_drop_is_late_then_a_duplicate() -> None:
     ledger = Ledger()
     request = ledger.open("a", client=7, version=0)
     assert ledger.drop(request.id) == request
-    assert ledger.settle(request.id) is IgnoreReason.LATE
-    assert ledger.settle(request.id) is IgnoreReason.DUPLICATE
+    assert ledger.complete(request.id) is IgnoreReason.LATE
+    assert ledger.complete(request.id) is IgnoreReason.DUPLICATE
 
 
 def test_a_client_holds_until_its_last_request_ends() -> None:
     ledger = Ledger()
     first, second = ledger.open("a", 7, 0), ledger.open("b", 7, 0)
-    ledger.settle(first.id)
+    ledger.complete(first.id)
     assert list(ledger.holders) == [7]
     ledger.drop(second.id)
     assert list(ledger.holders) == []
@@ -46,4 +46,4 @@ def test_drop_all_takes_one_task_only() -> None:
 @pytest.mark.parametrize("request_id", [-1, 0, 99])
 def test_an_id_that_was_never_given_out_is_refused(request_id: int) -> None:
     with pytest.raises(IllegalEvent, match="never sent"):
-        Ledger().settle(request_id)
+        Ledger().complete(request_id)

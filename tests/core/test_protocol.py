@@ -14,8 +14,8 @@ def test_a_task_with_nothing_but_a_name_is_the_smallest_there_is() -> None:
         higher_is_better=True,
         max_rounds=None,
         evaluate_every=1,
-        server_rate=1.0,
-        client_rate=0.1,
+        server_lr=1.0,
+        client_lr=0.1,
         local_steps=1,
         batch_size=1,
     )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 import tomllib
 from dataclasses import replace
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from fedast.cli.tables import saturation_warnings
 from fedast.records import compact, toml
 from fedast.records.compact import CompactRun
+from fedast.records.files import write_atomically
+from fedast.records.metrics import Point
 from fedast.records.run import (
     RunResult,
     TaskResult,
@@ -21,8 +24,8 @@ from fedast.records.run import (
     read_run,
     write_result,
 )
-from fedast.records.tally import Point
 
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 scalars = st.one_of(
     st.booleans(),
     st.integers(-(2**63), 2**63 - 1),
@@ -48,13 +51,28 @@ def test_toml_leaves_out_none() -> None:
     assert toml.dumps({"a": None, "b": {"c": None, "d": 1e-05}}) == "[b]\nd = 1e-05\n"
 
 
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, "ä\n")
+    assert path.read_bytes() == "ä\n".encode()
+    write_atomically(path, b"\xff")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "\ud800")
+    assert path.read_bytes() == b"\xff"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(OSError, match="file"):
+        write_atomically(path, "text")
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def result() -> RunResult:
     return RunResult(
         algorithm="fedast-d",
         seed=3,
         tasks={
             "a": TaskResult("accuracy", 12.5, 0.91, 0.3, 40, 120, 7.5, 19, "target"),
-            "b": TaskResult("accuracy", None, None, None, 0, 0, 0.0, 0, "diverged"),
+            "b": TaskResult("perplexity", None, None, None, 0, 0, 0.0, 0, "diverged"),
         },
         finish_time=30.25,
         wall_seconds=1.5,
@@ -79,7 +97,13 @@ def test_result_and_curves_follow_the_contract(tmp_path: Path) -> None:
     }  # fmt: skip
     assert data["tasks"]["b"]["time_to_target"] is None
     lines = (tmp_path / "curves.csv").read_text().splitlines()
-    assert lines[:3] == ["task,time,round,accuracy,loss", "a,0.0,0,0.1,2.3", "a,12.5,40,0.91,0.3"]
+    assert lines == [
+        "task,time,round,model,metric,value,loss",
+        "a,0.0,0,raw,accuracy,0.1,2.3",
+        "a,12.5,40,raw,accuracy,0.91,0.3",
+        "b,0.0,0,raw,perplexity,0.1,nan",
+    ]
+    assert data["schema"] == 2
     assert not list(tmp_path.glob("*.part"))
 
 
@@ -90,12 +114,39 @@ def test_records_read_back(tmp_path: Path) -> None:
     assert again.curves["a"] == result().curves["a"]
 
 
+def test_an_averaged_model_has_points_of_its_own(tmp_path: Path) -> None:
+    averaged = (*result().curves["a"], Point(12.5, 40, 0.93, 0.2, "average"))
+    run = replace(result(), curves={"a": averaged, "b": ()})
+    write_result(tmp_path, run)
+    assert read_run(tmp_path).curves == run.curves
+
+
+def test_schema_1_is_still_read(tmp_path: Path) -> None:
+    first = FIXTURES / "v0.1.0" / "run"
+    run = read_run(first)
+    rows = list(csv.DictReader((first / "curves.csv").read_text().splitlines()))
+    assert "accuracy" in rows[0]
+    name = rows[0]["task"]
+    assert [str(point.value) for point in run.curves[name]] == [
+        row["accuracy"] for row in rows if row["task"] == name
+    ]
+    assert {point.model for curve in run.curves.values() for point in curve} == {"raw"}
+    write_result(tmp_path, run)
+    assert read_run(tmp_path) == run
+    assert "model,metric,value" in (tmp_path / "curves.csv").read_text()
+
+
+def test_the_old_name_of_a_points_value_still_works() -> None:
+    point = Point(1.0, 2, 0.5, 0.7)
+    with pytest.warns(DeprecationWarning, match=r"Point\.value"):
+        assert point.accuracy == 0.5
+
+
 def test_what_fp16_cut_off_is_written_for_tasks_that_were_trained_in_it(tmp_path: Path) -> None:
     tasks = {"a": replace(result().tasks["a"], saturated=7), "b": result().tasks["b"]}
     run = replace(result(), tasks=tasks)
     write_result(tmp_path, run)
     data = json.loads((tmp_path / "result.json").read_text())
-    assert data["schema"] == 1
     assert data["tasks"]["a"]["saturated"] == 7
     assert "saturated" not in data["tasks"]["b"]
     assert read_run(tmp_path).tasks == tasks

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedast.core.protocol import TaskSpec
-from fedast.records.run import RunResult, TaskResult
-from fedast.records.tally import Point
-from fedast.report.compare import ALL_TASKS, Summary, compare, mean_curve
+from fedast.records.metrics import Point
+from fedast.records.run import ALL_TASKS, RunResult, TaskResult
+from fedast.report.compare import Summary, compare, mean_curve
 from fedast.report.estimate import expected_finish
 from fedast.report.figures import learning_curves, save
 

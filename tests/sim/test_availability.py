@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from fedast.core.streams import Stream
-from fedast.sim.availability import ActiveCap, Always, Bernoulli, Trace
+from fedast.sim.availability import ActiveCapPool, AlwaysPool, BernoulliPool, TracePool
 from fedast.sim.tables import BadInputFile
 
 
 def test_cap_skips_strangers_while_full() -> None:
-    pool, stream = ActiveCap(100, cap=10), Stream.of(0, "x")
+    pool, stream = ActiveCapPool(100, cap=10), Stream.of(0, "x")
     holders = dict.fromkeys(range(10))
     draws = [pool.draw(stream, holders) for _ in range(3000)]
     assert {d for d in draws if d is not None} == set(range(10))
@@ -19,23 +19,23 @@ def test_cap_skips_strangers_while_full() -> None:
 
 
 def test_cap_gives_a_round_fresh_distinct_clients() -> None:
-    pool, stream = ActiveCap(100, cap=30), Stream.of(0, "x")
+    pool, stream = ActiveCapPool(100, cap=30), Stream.of(0, "x")
     first, second = pool.available(stream), pool.available(stream)
     assert len(set(first)) == len(set(second)) == 30
     assert set(first) != set(second)
 
 
 def test_bernoulli_rounds() -> None:
-    pool, stream = Bernoulli(1000, 0.3), Stream.of(0, "x")
+    pool, stream = BernoulliPool(1000, 0.3), Stream.of(0, "x")
     sizes = [len(pool.available(stream)) for _ in range(50)]
     assert 280 < sum(sizes) / 50 < 320
     assert len(set(sizes)) > 5
-    assert len(Bernoulli(3, 0.01).available(stream)) >= 1
+    assert len(BernoulliPool(3, 0.01).available(stream)) >= 1
     assert pool.draw(stream, ()) is not None
 
 
 def test_always() -> None:
-    pool, stream = Always(3), Stream.of(0, "x")
+    pool, stream = AlwaysPool(3), Stream.of(0, "x")
     assert list(pool.available(stream)) == [0, 1, 2]
     assert {pool.draw(stream, ()) for _ in range(100)} == {0, 1, 2}
 
@@ -47,7 +47,7 @@ def write(path: Path, rows: str) -> Path:
 
 def test_trace_follows_the_clock(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", "0,0,10\n0,10,20\n1,5,\n2,0,7\n")
-    pool, stream = Trace(path, clients=4), Stream.of(0, "x")
+    pool, stream = TracePool(path, clients=4), Stream.of(0, "x")
     assert set(pool.available(stream)) == {0, 2}
     assert pool.next_change() == 5
     assert pool.advance(5.0) == []
@@ -61,7 +61,7 @@ def test_trace_follows_the_clock(tmp_path: Path) -> None:
 
 
 def test_trace_without_losing(tmp_path: Path) -> None:
-    pool = Trace(write(tmp_path / "t.csv", "0,0,3\n"), clients=1, lose=False)
+    pool = TracePool(write(tmp_path / "t.csv", "0,0,3\n"), clients=1, lose=False)
     assert pool.advance(3.0) == []
     assert pool.draw(Stream.of(0), ()) is None
 
@@ -79,4 +79,4 @@ def test_trace_without_losing(tmp_path: Path) -> None:
 )
 def test_bad_traces_are_named(tmp_path: Path, rows: str, message: str) -> None:
     with pytest.raises(BadInputFile, match=message):
-        Trace(write(tmp_path / "t.csv", rows), clients=4)
+        TracePool(write(tmp_path / "t.csv", rows), clients=4)

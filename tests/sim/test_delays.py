@@ -11,20 +11,20 @@ from scipy import stats
 
 from fedast.core.streams import Stream
 from fedast.sim.delays import (
-    Constant,
+    ConstantDelay,
     Delay,
-    Lognormal,
-    Measured,
-    ShiftedExponential,
+    LognormalDelay,
+    MeasuredDelay,
+    ShiftedExponentialDelay,
     Speeds,
     Timing,
-    Uniform,
+    UniformDelay,
 )
 from fedast.sim.tables import BadInputFile
 
-TIMING = Timing("a", steps=27, size=0.24)
+TIMING = Timing("a", steps=27, step_cost=0.24)
 UNIT = 27 * 0.24 * 1.3
-"""steps * size * speed"""
+"""steps * step_cost * speed"""
 
 
 def draw(delay: Delay, count: int = 20_000) -> list[float]:
@@ -35,10 +35,10 @@ def draw(delay: Delay, count: int = 20_000) -> list[float]:
 @pytest.mark.parametrize(
     ("delay", "distribution"),
     [
-        # P(X <= x) = 1 - exp(-(x - beta) / (2 beta)), beta = 0.5 * speed * size, times 27 steps
-        (ShiftedExponential(0.5), stats.expon(loc=0.5 * UNIT, scale=1.0 * UNIT).cdf),
-        (Uniform(0.5, 2.0), stats.uniform(loc=0.5 * UNIT, scale=1.5 * UNIT).cdf),
-        (Lognormal(2.0, 0.7), stats.lognorm(s=0.7, scale=2.0 * UNIT).cdf),
+        # P(X <= x) = 1 - exp(-(x - beta) / (2 beta)), beta = 0.5 speed step_cost, times 27 steps
+        (ShiftedExponentialDelay(0.5), stats.expon(loc=0.5 * UNIT, scale=1.0 * UNIT).cdf),
+        (UniformDelay(0.5, 2.0), stats.uniform(loc=0.5 * UNIT, scale=1.5 * UNIT).cdf),
+        (LognormalDelay(2.0, 0.7), stats.lognorm(s=0.7, scale=2.0 * UNIT).cdf),
     ],
 )
 def test_distributions(delay: Delay, distribution: Callable[[float], float]) -> None:
@@ -53,7 +53,7 @@ def test_the_paper_formula_is_what_is_tested() -> None:
 
 
 def test_constant() -> None:
-    assert set(draw(Constant(2.0), 3)) == {2.0 * UNIT}
+    assert set(draw(ConstantDelay(2.0), 3)) == {2.0 * UNIT}
 
 
 def test_speed_groups_are_exact_and_shuffled() -> None:
@@ -72,7 +72,7 @@ def write(path: Path, text: str) -> Path:
 
 def test_measured_draws_the_clients_own_rows_else_the_tasks(tmp_path: Path) -> None:
     path = write(tmp_path / "d.csv", "task,client,seconds\na,0,1\na,0,2\na,1,30\nb,,9\n")
-    delay = Measured(path, ["a", "b"])
+    delay = MeasuredDelay(path, ["a", "b"])
     stream = Stream.of(0, "x")
     draws = {
         client: Counter(delay.duration(stream.at(i), TIMING, client, 1.0) for i in range(300))
@@ -102,17 +102,19 @@ def test_measured_draws_the_clients_own_rows_else_the_tasks(tmp_path: Path) -> N
 def test_bad_measurements_are_named(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path / "d.csv", text)
     with pytest.raises(BadInputFile, match=message) as error:
-        Measured(path, ["a"])
+        MeasuredDelay(path, ["a"])
     assert str(path) in str(error.value)
 
 
 def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInputFile, match="cannot be read"):
-        Measured(tmp_path / "none.csv", ["a"])
+        MeasuredDelay(tmp_path / "none.csv", ["a"])
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x80" * 20)
     with pytest.raises(BadInputFile, match="not a CSV"):
-        Measured(tmp_path / "binary.csv", ["a"])
+        MeasuredDelay(tmp_path / "binary.csv", ["a"])
 
 
 def test_the_mean_of_the_paper_model_is_three_beta() -> None:
-    assert statistics.fmean(draw(ShiftedExponential(0.5))) == pytest.approx(1.5 * UNIT, rel=0.03)
+    assert statistics.fmean(draw(ShiftedExponentialDelay(0.5))) == pytest.approx(
+        1.5 * UNIT, rel=0.03
+    )

@@ -9,26 +9,26 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from fedast.algorithms.fedast import FedAST
-from fedast.algorithms.fedbuff import fedbuff
+from fedast.algorithms.asynchronous import Asynchronous
+from fedast.algorithms.fedbuff import FedBuff
 from fedast.algorithms.rounds import Assignment, Rounds
 from fedast.algorithms.sequential_fedavg import OneAfterAnother
-from fedast.algorithms.staleness import polynomial
+from fedast.algorithms.staleness import Polynomial
 from fedast.algorithms.sync_bayes_st import BayesianOptimisation
 from fedast.algorithms.sync_st import RandomPartition, RoundRobin
 from fedast.algorithms.sync_ucb_st import UpperConfidenceBounds
 from fedast.core.protocol import Algorithm, Observers, StopReason, TaskName, TaskSpec
 from fedast.core.streams import Stream
-from fedast.learn.port import Evaluation, Learner, NoLearning
-from fedast.records.events import EventLog
-from fedast.records.tally import Tally
-from fedast.sim.availability import ActiveCap, Always, SimulatedPool, Trace
+from fedast.learner.protocol import Evaluation, Learner, NoLearning
+from fedast.records.events import EventLog, from_schema_1
+from fedast.records.metrics import RunMetrics
+from fedast.sim.availability import ActiveCapPool, AlwaysPool, SimulatedPool, TracePool
 from fedast.sim.clock import Clock
-from fedast.sim.delays import ShiftedExponential, Speeds, Timing
+from fedast.sim.delays import ShiftedExponentialDelay, Speeds, Timing
 from fedast.sim.simulator import Deadline, Join, Simulator, Timer
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -36,6 +36,7 @@ SPECS = (
     TaskSpec("a", active_requests=12, buffer_size=3, share=2.0, evaluate_every=2),
     TaskSpec("b", active_requests=12, buffer_size=3, evaluate_every=2),
 )
+METRICS = dict.fromkeys("abcd", "accuracy")
 CLIENTS = 20
 ASSIGNMENTS: dict[str, Callable[[], Assignment]] = {
     "sync-st": RandomPartition,
@@ -58,7 +59,7 @@ def simulate(
     timers: tuple[tuple[float, Timer], ...] = (),
     specs: Sequence[TaskSpec] = SPECS,
 ) -> list[dict[str, Any]]:
-    pool = pool or ActiveCap(CLIENTS, cap=10)
+    pool = pool or ActiveCapPool(CLIENTS, cap=10)
     stream = Stream.of(seed, "control")
     algorithm: Algorithm
     if kind in ASSIGNMENTS:
@@ -66,11 +67,12 @@ def simulate(
             specs, pool, stream, ASSIGNMENTS[kind](), first_k=2, free_on_cancel=free_on_cancel
         )
     elif kind == "fedbuff":
-        algorithm = fedbuff(
-            specs, pool, stream, weight=polynomial(0.5), free_on_cancel=free_on_cancel
+        cancel: Literal["free", "keep-busy"] = "free" if free_on_cancel else "keep-busy"
+        algorithm = FedBuff(staleness_weight=Polynomial(slope=0.5), cancel=cancel).build(
+            specs, pool, stream
         )
     else:
-        algorithm = FedAST(
+        algorithm = Asynchronous(
             specs, pool, stream, dynamic=kind == "fedast-d", free_on_cancel=free_on_cancel
         )
     if until is not None:
@@ -81,10 +83,10 @@ def simulate(
         algorithm,
         learner or NoLearning(),
         pool,
-        ShiftedExponential(),
+        ShiftedExponentialDelay(),
         Speeds(CLIENTS, (1.3, 1.0, 0.7), (0.25, 0.5, 0.25), seed),
         {spec.name: Timing(spec.name, 9, 0.2) for spec in (*specs, *later)},
-        Observers((Tally((*specs, *later)), EventLog(log))),
+        Observers((RunMetrics((*specs, *later)), EventLog(log, METRICS))),
         seed=seed,
         loss_rate=loss_rate,
         timers=timers,
@@ -165,7 +167,7 @@ def test_time_never_runs_backwards_and_fields_are_the_contract() -> None:
         "start": {"request", "client"},
         "arrive": {"task", "request", "client", "version", "staleness"},
         "aggregate": {"task", "round", "requests"},
-        "evaluate": {"task", "round", "accuracy", "loss"},
+        "evaluate": {"task", "round", "model", "metric", "value", "loss"},
         "realloc": {"cause", "targets", "buffers", "variances"},
         "drop": {"task", "request", "reason"},
         "finish": {"task", "reason"},
@@ -176,7 +178,7 @@ def test_time_never_runs_backwards_and_fields_are_the_contract() -> None:
 
 
 def test_the_cap_holds_after_the_start() -> None:
-    events = simulate("fedast-s", pool=ActiveCap(CLIENTS, cap=10))
+    events = simulate("fedast-s", pool=ActiveCapPool(CLIENTS, cap=10))
     holding: dict[int, int] = defaultdict(int)
     client_of, most = {}, 0
     for event in events:
@@ -225,7 +227,7 @@ def test_nor_does_evaluating_more_often(kind: str, seed: int) -> None:
         specs = [
             TaskSpec(n, active_requests=4, buffer_size=2, evaluate_every=every) for n in "abcd"
         ]
-        logs.append(schedule(simulate(kind, seed, pool=ActiveCap(CLIENTS, 3), specs=specs)))
+        logs.append(schedule(simulate(kind, seed, pool=ActiveCapPool(CLIENTS, 3), specs=specs)))
     assert [e for e in logs[0] if e["t"] < 60] == [e for e in logs[1] if e["t"] < 60]
 
 
@@ -250,7 +252,7 @@ def test_cancelled_work_frees_its_client_or_keeps_it_busy() -> None:
 
 def test_a_task_that_joins_trains_and_the_others_give_way() -> None:
     spec = TaskSpec("c", active_requests=8, buffer_size=2, evaluate_every=2)
-    events = simulate("fedast-s", timers=((10.0, Join(spec)),), pool=Always(CLIENTS))
+    events = simulate("fedast-s", timers=((10.0, Join(spec)),), pool=AlwaysPool(CLIENTS))
     (added,) = only(events, "realloc")
     assert (added["cause"], added["targets"]) == ("add", {"a": 8, "b": 8, "c": 8})
     in_flight: dict[str, int] = defaultdict(int)
@@ -271,7 +273,7 @@ def test_clients_that_leave_take_their_requests_with_them(tmp_path: Path) -> Non
     rows = "".join(f"{client},0,{10 + client}\n" for client in range(CLIENTS - 1))
     path = tmp_path / "t.csv"
     path.write_text("client,on,off\n" + rows + f"{CLIENTS - 1},0,\n")
-    events = simulate("fedast-s", pool=Trace(path, CLIENTS))
+    events = simulate("fedast-s", pool=TracePool(path, CLIENTS))
     lost = [e for e in only(events, "drop") if e["reason"] == "lost"]
     assert lost
     client_of = {e["request"]: e["client"] for e in only(events, "dispatch")}
@@ -283,7 +285,7 @@ def test_clients_that_leave_take_their_requests_with_them(tmp_path: Path) -> Non
 def test_a_pool_that_dries_up_interrupts_the_run(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("client,on,off\n0,0,10\n1,4,12\n")
-    events = simulate(kind, pool=Trace(path, CLIENTS), until=None)
+    events = simulate(kind, pool=TracePool(path, CLIENTS), until=None)
     assert {e["reason"] for e in only(events, "finish")} == {"interrupted"}
     assert len(only(events, "finish")) == 2
 
@@ -299,8 +301,20 @@ def test_golden_trace(kind: str) -> None:
     if os.environ.get("FEDAST_GOLDEN") == "write":
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(json.dumps(event) + "\n" for event in events))
-    golden = [json.loads(line) for line in path.read_text().splitlines()]
+    golden = read_golden(path)
     assert len(events) == len(golden)
     for event, expected in zip(events, golden, strict=True):
         assert event.pop("t") == pytest.approx(expected.pop("t"), rel=1e-9)
         assert event == expected
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_golden_traces_are_those_of_schema_1_translated(kind: str) -> None:
+    old = read_golden(GOLDEN / "schema-1" / f"{kind}.jsonl")
+    new = read_golden(GOLDEN / f"{kind}.jsonl")
+    assert any(event["event"] == "evaluate" for event in new)
+    assert new == [from_schema_1(event, METRICS) for event in old]
+
+
+def read_golden(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-from fedast.experiments.flower import client_app
+from fedast.run.flower import client_app
 
 app = client_app(Path(__file__).with_name("federation.toml"))

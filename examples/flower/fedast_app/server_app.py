@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-from fedast.experiments.flower import server_app
+from fedast.run.flower import server_app
 
 app = server_app(Path(__file__).with_name("federation.toml"))

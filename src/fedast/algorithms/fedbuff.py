@@ -16,12 +16,10 @@ of its own over the shared clients.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import final
+from typing import ClassVar, final
 
-from fedast.algorithms.fedast import FedAST
-from fedast.algorithms.selection import Selection
-from fedast.algorithms.staleness import Weight
-from fedast.core.protocol import ClientId, Pool, TaskSpec
+from fedast.algorithms.options import BufferedOptions
+from fedast.core.protocol import Algorithm, ClientId, Pool, TaskSpec
 from fedast.core.streams import Stream
 
 _TRIES_PER_CLIENT = 20
@@ -52,25 +50,17 @@ class IdleOnly:
         return self._pool.everyone()
 
 
-def fedbuff(
-    tasks: Sequence[TaskSpec],
-    pool: Pool,
-    stream: Stream,
-    *,
-    idle: bool = True,
-    weight: Weight | None = None,
-    selection: Selection | None = None,
-    max_staleness: int | None = None,
-    free_on_cancel: bool = True,
-) -> FedAST:
-    return FedAST(
-        tasks,
-        IdleOnly(pool) if idle else pool,
-        stream,
-        dynamic=False,
-        weight=weight,
-        selection=selection,
-        max_staleness=max_staleness,
-        free_on_cancel=free_on_cancel,
-        capped_start=idle,
-    )
+class FedBuff(BufferedOptions):
+    """FedBuff: asynchronous and buffered, a finished client is replaced by an idle one."""
+
+    name: ClassVar[str] = "fedbuff"
+    idle: bool = True
+    """Whether only idle clients are asked; if not, it is FedAST with a fixed allocation."""
+
+    def build(self, tasks: Sequence[TaskSpec], pool: Pool, stream: Stream) -> Algorithm:
+        chosen = IdleOnly(pool) if self.idle else pool
+        return self.buffers(tasks, chosen, stream, capped_start=self.idle)
+
+    def usual_requests(self, active_cap: int | None, clients: int) -> int:
+        usual = super().usual_requests(active_cap, clients)
+        return min(usual, active_cap or clients) if self.idle else usual

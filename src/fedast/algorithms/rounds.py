@@ -42,6 +42,7 @@ from fedast.core.protocol import (
     VariancesMeasured,
 )
 from fedast.core.streams import Stream
+from fedast.core.task_table import TaskTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class Rounds:
         self._free_on_cancel = free_on_cancel
         self._free_stragglers = free_stragglers
         self._ledger = Ledger()
-        self._tasks = {spec.name: Progress(spec) for spec in tasks}
+        self._tasks = TaskTable(tasks)
         self._collected: dict[TaskName, list[RequestId]] = {spec.name: [] for spec in tasks}
         self._returned: list[Returned] = []
         self._needed: int | None = None
@@ -116,21 +117,22 @@ class Rounds:
 
     @property
     def unfinished(self) -> tuple[TaskName, ...]:
-        return tuple(name for name, task in self._tasks.items() if task.finished is None)
+        return self._tasks.unfinished
 
     def status(self) -> list[TaskStatus]:
-        return [
-            TaskStatus(
-                name=name,
-                round=task.round,
-                active_requests=self._ledger.in_flight(name),
-                in_flight=self._ledger.in_flight(name),
-                buffer_size=self._needed or 0,
-                buffered=len(self._collected[name]),
-                finished=task.finished,
+        found = []
+        for task in self._tasks:
+            name = task.spec.name
+            in_flight = self._ledger.in_flight(name)
+            found.append(
+                task.status(
+                    in_flight,
+                    active_requests=in_flight,
+                    buffer_size=self._needed or 0,
+                    buffered=len(self._collected[name]),
+                )
             )
-            for name, task in self._tasks.items()
-        ]
+        return found
 
     def handle(self, event: Event) -> list[Command]:
         if self._started is isinstance(event, Started):
@@ -151,7 +153,7 @@ class Rounds:
                 pass
             case Started():
                 self._started = True
-                for task in self._tasks.values():
+                for task in self._tasks:
                     self._evaluate(task, commands)
             case VariancesMeasured():
                 raise IllegalEvent("synchronous rounds never ask for variances")
@@ -165,7 +167,7 @@ class Rounds:
 
     def _begin_round(self, commands: list[Command]) -> None:
         """Send the next round's requests; with no clients, wait for the pool to change."""
-        tasks = [task for task in self._tasks.values() if task.open]
+        tasks = self._tasks.open
         if not tasks:
             return
         groups = self._assignment.assign([task.spec for task in tasks], self._pool, self._stream)
@@ -178,7 +180,7 @@ class Rounds:
                 self._collecting.add(task.spec.name)
 
     def _arrived(self, event: UpdateArrived, commands: list[Command]) -> None:
-        request = self._ledger.settle(event.request)
+        request = self._ledger.complete(event.request)
         if isinstance(request, IgnoreReason):
             commands.append(Ignore(event.request, request))
             return
@@ -231,7 +233,7 @@ class Rounds:
         self._judging.add(task.spec.name)
 
     def _evaluated(self, event: Evaluated, commands: list[Command]) -> None:
-        task = self._task(event.task)
+        task = self._tasks[event.task]
         task.check(event)
         reason = task.judge(event)
         if event.round == task.round:
@@ -241,20 +243,12 @@ class Rounds:
             self._withdraw((event.task,), commands)
 
     def _added(self, spec: TaskSpec, commands: list[Command]) -> None:
-        if spec.name in self._tasks:
-            raise IllegalEvent(f"a task named {spec.name!r} exists already")
-        self._tasks[spec.name] = Progress(spec)
+        task = self._tasks.add(spec)
         self._collected[spec.name] = []
-        self._evaluate(self._tasks[spec.name], commands)
+        self._evaluate(task, commands)
 
     def _stopped(self, event: TasksStopped, commands: list[Command]) -> None:
-        tasks = [self._task(name) for name in event.tasks]
-        if any(task.finished is not None for task in tasks):
-            raise IllegalEvent(f"a task of {event.tasks} has finished already")
-        for task in tasks:
-            command = task.stop(event.reason)
-            if command is not None:
-                commands.append(command)
+        commands.extend(self._tasks.stop(event.tasks, event.reason))
         self._withdraw(event.tasks, commands)
 
     def _withdraw(self, names: Sequence[TaskName], commands: list[Command]) -> None:
@@ -274,9 +268,3 @@ class Rounds:
         )
         self._collected[name].clear()
         self._judging.discard(name)
-
-    def _task(self, name: TaskName) -> Progress:
-        try:
-            return self._tasks[name]
-        except KeyError:
-            raise IllegalEvent(f"there is no task named {name!r}") from None

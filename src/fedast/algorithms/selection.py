@@ -21,11 +21,16 @@ fast or badly served clients: that is their price.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Protocol, final
+from typing import ClassVar, Protocol, final
+
+from pydantic import Field
 
 from fedast.core.protocol import ClientId, Pool, TaskName
 from fedast.core.streams import Stream
+from fedast.parts.options import Options
+from fedast.parts.registry import Registry
 
 
 class Selection(Protocol):
@@ -57,6 +62,52 @@ def draw(
     drawn = [pool.draw(stream, holders) for _ in range(selection.candidates)]
     found = [client for client in drawn if client is not None]
     return selection.best(task, found) if found else None
+
+
+class SelectionOptions(Options, ABC):
+    """Options of a client selection."""
+
+    @abstractmethod
+    def build(self) -> Selection | None:
+        """The selection; None is the uniform choice of one client."""
+
+
+class Uniform(SelectionOptions):
+    """Any client, uniformly at random (the paper)."""
+
+    name: ClassVar[str] = "uniform"
+
+    def build(self) -> None:
+        return None
+
+
+class Speed(SelectionOptions):
+    """The fastest of a few random candidates, by their past work."""
+
+    name: ClassVar[str] = "speed"
+    candidates: int = Field(2, ge=1, le=1000)
+    """Clients that are chosen from."""
+
+    def build(self) -> Selection:
+        return SpeedSelection(self.candidates)
+
+
+class Loss(SelectionOptions):
+    """The candidate with the highest training loss it last reported for the task."""
+
+    name: ClassVar[str] = "loss"
+    candidates: int = Field(2, ge=1, le=1000)
+    """Clients that are chosen from."""
+
+    def build(self) -> Selection:
+        return LossSelection(self.candidates)
+
+
+SELECTIONS: Registry[SelectionOptions] = Registry(
+    "selections",
+    SelectionOptions,  # type: ignore[type-abstract]
+    [__name__],
+)
 
 
 @final

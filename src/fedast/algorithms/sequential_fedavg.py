@@ -10,11 +10,13 @@ The rule. All available clients train the first task that has not ended.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import ClassVar, final
 
+from fedast.algorithms.options import SyncOptions
 from fedast.algorithms.rounds import Returned
 from fedast.core.protocol import ClientId, Pool, TaskSpec
 from fedast.core.streams import Stream
+from fedast.parts.errors import ConfigError
 
 
 @final
@@ -31,3 +33,18 @@ class OneAfterAnother:
 
     def learn(self, returned: Sequence[Returned]) -> None:
         pass
+
+
+class SequentialFedAvg(SyncOptions):
+    """Sequential FedAvg: one task after another, each with all clients."""
+
+    name: ClassVar[str] = "sequential-fedavg"
+
+    def assignment(self) -> OneAfterAnother:
+        return OneAfterAnother()
+
+    def check(self, *, active_cap: int | None, until: str) -> None:
+        if until != "each":
+            raise ConfigError(
+                "simulation.until", 'must be "each": the next task begins when one has ended'
+            )

@@ -19,11 +19,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
+from fedast.algorithms.options import SyncOptions
 from fedast.algorithms.rounds import Returned
 from fedast.algorithms.sync_st import Shares, cut
 from fedast.core.protocol import ClientId, Pool, TaskName, TaskSpec
@@ -150,3 +152,25 @@ def expected_improvement(mean: Vector, deviation: Vector, best: float) -> Vector
     below = 0.5 * (1.0 + np.array([math.erf(x / math.sqrt(2.0)) for x in z]))
     found: Vector = (best - mean) * below + deviation * density
     return found
+
+
+class SyncBayesST(SyncOptions):
+    """Sync-Bayes-ST: synchronous rounds, assignments by Bayesian optimisation."""
+
+    name: ClassVar[str] = "sync-bayes-st"
+    alpha: float = Field(0.25, ge=0, le=1)
+    """Weight of the slowest work times in the cost; the rest is for even participation."""
+    candidates: int = Field(75, ge=1)
+    """Random assignments that are compared in a round."""
+    extra: int = Field(5, ge=0)
+    """Available clients beyond those that are used, to choose from."""
+    history: int = Field(300, ge=1, le=2000)
+    """Past rounds that are remembered."""
+
+    def assignment(self) -> BayesianOptimisation:
+        return BayesianOptimisation(
+            alpha=self.alpha,
+            candidates=self.candidates,
+            extra=self.extra,
+            history=self.history,
+        )

@@ -13,13 +13,18 @@ updates, and the round ends when the slowest task has its k.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import Annotated, ClassVar, Literal, final
 
-from fedast.algorithms.rounds import Returned
-from fedast.algorithms.selection import Selection
+from pydantic import SerializeAsAny
+
+from fedast.algorithms.options import SyncOptions
+from fedast.algorithms.rounds import Assignment, Returned
+from fedast.algorithms.selection import SELECTIONS, Selection, SelectionOptions, Uniform
 from fedast.core.apportion import largest_remainder
 from fedast.core.protocol import ClientId, Pool, TaskName, TaskSpec
 from fedast.core.streams import Stream
+from fedast.parts.errors import ConfigError
+from fedast.parts.registry import Part
 
 
 @final
@@ -117,3 +122,29 @@ class RoundRobin:
 
     def learn(self, returned: Sequence[Returned]) -> None:
         pass
+
+
+class SyncST(SyncOptions):
+    """Sync-ST: synchronous rounds, clients split over the tasks, first k updates count."""
+
+    name: ClassVar[str] = "sync-st"
+    split: Literal["random", "round-robin"] = "random"
+    """How clients are split: at random by the tasks' shares, or each task in turn."""
+    selection: Annotated[SerializeAsAny[SelectionOptions], Part(SELECTIONS)] = Uniform()
+    """Which of a few random candidates takes part (random split only; fedast list selections)."""
+
+    def assignment(self) -> Assignment:
+        if self.split == "round-robin":
+            return RoundRobin()
+        return RandomPartition(self.selection.build())
+
+    def check(self, *, active_cap: int | None, until: str) -> None:
+        if isinstance(self.selection, Uniform):
+            return
+        if self.split == "round-robin":
+            raise ConfigError("algorithm.selection", "goes with a random split only")
+        if active_cap is None:
+            raise ConfigError(
+                "algorithm.selection",
+                "needs simulation.availability active_cap: elsewhere all who can take part do",
+            )

@@ -16,8 +16,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import final
+from typing import ClassVar, Literal, final
 
+from pydantic import Field
+
+from fedast.algorithms.options import SyncOptions
 from fedast.algorithms.rounds import Returned
 from fedast.algorithms.sync_st import Shares
 from fedast.core.protocol import ClientId, Pool, TaskName, TaskSpec
@@ -88,3 +91,20 @@ class UpperConfidenceBounds:
         if self._gamma < 1.0:
             horizon = (1.0 - self._gamma**self._rounds) / (1.0 - self._gamma)
         return total / count + math.sqrt(2.0 * math.log(max(1.0, horizon)) / (count * faded))
+
+
+class SyncUCBST(SyncOptions):
+    """Sync-UCB-ST: synchronous rounds, clients by upper confidence bounds of their losses."""
+
+    name: ClassVar[str] = "sync-ucb-st"
+    gamma: float = Field(0.99, gt=0, le=1)
+    """Discount of past rounds."""
+    extra: int = Field(5, ge=0)
+    """Available clients beyond those that are used, to choose from."""
+    loss: Literal["batch", "mean"] = "batch"
+    """A client's mean training loss times the batch size (the authors' code), or as it is."""
+
+    def assignment(self) -> UpperConfidenceBounds:
+        return UpperConfidenceBounds(
+            gamma=self.gamma, extra=self.extra, per_batch=self.loss == "batch"
+        )

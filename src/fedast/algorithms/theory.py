@@ -24,8 +24,8 @@ class Setting:
     local_steps: int
     buffer_size: int
     active_requests: int
-    client_rate: float
-    server_rate: float
+    client_lr: float
+    server_lr: float
     staleness: float
 
 
@@ -82,7 +82,7 @@ def conditions(setting: Setting, problem: Problem, moving: Moving | None = None)
     return Conditions(
         server_limit=math.sqrt(tau * least) / worse,
         client_limit=1.0 / (problem.smoothness * scale),
-        smoothness_limit=1.0 / (setting.client_rate * scale),
+        smoothness_limit=1.0 / (setting.client_lr * scale),
     )
 
 
@@ -109,7 +109,7 @@ def error_terms(
     skew = 1.0
     if moving is not None:
         b, r, skew = moving.min_buffer, moving.max_requests, moving.skew
-    c, s, smooth = setting.client_rate, setting.server_rate, problem.smoothness
+    c, s, smooth = setting.client_lr, setting.server_lr, problem.smoothness
     local, across = problem.local_variance, problem.heterogeneity
     averaged = skew**3 * smooth * c * s / b + skew**2 * smooth**2 * c**2 * tau
     stale = skew**2 * smooth**2 * s**2 * c**2 * tau * r / b**2
@@ -124,9 +124,9 @@ def error_terms(
 class CorollaryRates:
     """Corollary 1: the rates at which the bound falls as 1 / sqrt(T)."""
 
-    client_rate: float
+    client_lr: float
     """1 / (tau L sqrt(T))"""
-    server_rate: float
+    server_lr: float
     """sqrt(tau b)"""
     least_rounds: int
     """T >= tau max{36 b, 16 R gamma}"""
@@ -135,8 +135,8 @@ class CorollaryRates:
 def corollary(setting: Setting, problem: Problem, rounds: int) -> CorollaryRates:
     tau, b = setting.local_steps, setting.buffer_size
     return CorollaryRates(
-        client_rate=1.0 / (tau * problem.smoothness * math.sqrt(rounds)),
-        server_rate=math.sqrt(tau * b),
+        client_lr=1.0 / (tau * problem.smoothness * math.sqrt(rounds)),
+        server_lr=math.sqrt(tau * b),
         least_rounds=math.ceil(tau * max(36 * b, 16 * setting.active_requests * setting.staleness)),
     )
 

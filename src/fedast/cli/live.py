@@ -20,7 +20,7 @@ from fedast.core.protocol import (
     RequestId,
     TaskName,
 )
-from fedast.records.tally import Tally
+from fedast.records.metrics import RunMetrics
 from fedast.report.estimate import expected_finish
 
 _REDRAW = 0.15
@@ -29,23 +29,23 @@ _LINE_EVERY = 2.0
 
 @final
 class _Rate:
-    """Updates per second, of those that came while somebody watched: a replay is not counted."""
+    """Updates per second since the view began; replayed updates are not counted."""
 
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
-        self._replayed = tally.replayed
+    def __init__(self, run_metrics: RunMetrics) -> None:
+        self._run_metrics = run_metrics
+        self._replayed = run_metrics.replayed
         self._began = time.monotonic()
 
     def now(self) -> float:
         moment = time.monotonic()
-        if self._tally.replayed != self._replayed:
-            self._replayed, self._began = self._tally.replayed, moment
-        return (self._tally.updates - self._replayed) / max(moment - self._began, 1e-3)
+        if self._run_metrics.replayed != self._replayed:
+            self._replayed, self._began = self._run_metrics.replayed, moment
+        return (self._run_metrics.updates - self._replayed) / max(moment - self._began, 1e-3)
 
 
 @final
 class LiveView:
-    """The table of a run under way. Use as a context; ``watch`` joins it to the run."""
+    """The live table of a run. Use as a context; ``watch`` attaches it to the run."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class LiveView:
         self._limits = limits
         self._live = Live(console=console, refresh_per_second=8, transient=False)
         self._due = 0.0
-        self._run: tuple[Algorithm, Tally, _Rate] | None = None
+        self._run: tuple[Algorithm, RunMetrics, _Rate] | None = None
 
     def __enter__(self) -> LiveView:
         self._live.__enter__()
@@ -69,8 +69,8 @@ class LiveView:
         self._live.update(self._table(), refresh=True)
         self._live.__exit__(None, None, None)
 
-    def watch(self, algorithm: Algorithm, tally: Tally) -> LiveView:
-        self._run = algorithm, tally, _Rate(tally)
+    def watch(self, algorithm: Algorithm, run_metrics: RunMetrics) -> LiveView:
+        self._run = algorithm, run_metrics, _Rate(run_metrics)
         self._live.update(self._table())
         return self
 
@@ -91,16 +91,16 @@ class LiveView:
         table = new_table(self._title, columns)
         if self._run is None:
             return table
-        algorithm, tally, rate = self._run
+        algorithm, run_metrics, rate = self._run
         for status in algorithm.status():
-            task = tally.tasks[status.name]
-            latest = f"{task.curve[-1].accuracy:.3f}" if task.curve else "–"
+            task = run_metrics.tasks[status.name]
+            latest = f"{task.curve[-1].value:.3f}" if task.curve else "–"
             target = "–" if task.spec.target is None else f"{task.spec.target:.3f}"
             if task.finish_time is not None:
                 end = f"[green]{task.finish_reason} at {task.finish_time:.1f}[/]"
             else:
                 expected = expected_finish(task.curve, task.spec, self._limits.get(status.name))
-                end = "–" if expected is None else f"~{max(expected, tally.now):.0f}"
+                end = "–" if expected is None else f"~{max(expected, run_metrics.now):.0f}"
             table.add_row(
                 status.name,
                 latest,
@@ -111,27 +111,26 @@ class LiveView:
                 f"{task.staleness_mean:.1f}",
                 end,
             )
-        table.caption = (
-            f"{self._clock} {tally.now:.1f} · {tally.updates} updates · {rate.now():.0f} updates/s"
-        )
+        counted = f"{run_metrics.updates} updates · {rate.now():.0f} updates/s"
+        table.caption = f"{self._clock} {run_metrics.now:.1f} · {counted}"
         return table
 
 
 @final
 class LineView:
-    """One line every few seconds and one for each task that finishes."""
+    """A line every few seconds, and one for each task that finishes."""
 
     def __init__(self, write: Callable[[str], None], title: str) -> None:
         self._write = write
         self._title = title
         self._due = time.monotonic() + _LINE_EVERY
-        self._tally: Tally
+        self._run_metrics: RunMetrics
         self._rate: _Rate
 
-    def watch(self, algorithm: Algorithm, tally: Tally) -> LineView:
+    def watch(self, algorithm: Algorithm, run_metrics: RunMetrics) -> LineView:
         self._write(self._title)
-        self._tally = tally
-        self._rate = _Rate(tally)
+        self._run_metrics = run_metrics
+        self._rate = _Rate(run_metrics)
         return self
 
     def commanded(self, now: float, command: Command) -> None:
@@ -142,11 +141,11 @@ class LineView:
             return
         self._due = moment + _LINE_EVERY
         metrics = " ".join(
-            f"{name}={task.curve[-1].accuracy:.3f}@{task.rounds}"
-            for name, task in self._tally.tasks.items()
+            f"{name}={task.curve[-1].value:.3f}@{task.rounds}"
+            for name, task in self._run_metrics.tasks.items()
             if task.curve
         )
-        self._write(f"t={now:.1f} updates={self._tally.updates} ({rate:.0f}/s) {metrics}")
+        self._write(f"t={now:.1f} updates={self._run_metrics.updates} ({rate:.0f}/s) {metrics}")
 
     def started(self, now: float, request: RequestId, client: ClientId) -> None:
         pass

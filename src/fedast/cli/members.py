@@ -12,9 +12,9 @@ from rich.console import Console
 
 from fedast.cli.federation import layout_of, processes_of
 from fedast.cli.tables import new_table
-from fedast.deploy.keys import expiry
-from fedast.deploy.setup import CONTROL, SERVER, Layout, register_of
-from fedast.experiments.load import ConfigError
+from fedast.federation.keys import expiry
+from fedast.federation.nats.setup import CONTROL, SERVER, Layout, register_of
+from fedast.parts.errors import ConfigError
 
 _SOON = datetime.timedelta(days=30)
 _NATS = "nats"
@@ -26,7 +26,7 @@ def admit(folder: str, clients: int) -> None:
     with register_of(layout) as register:
         names = register.admit(clients)
     click.echo(f"keys for {names[0]}" + (f" to {names[-1]}" if len(names) > 1 else ""))
-    click.echo(f"Carry to each its folder of {layout.root / 'clients'}, and the configuration.")
+    click.echo(f"Copy to each its folder in {layout.root / 'clients'}, and the configuration.")
     _reload(layout)
 
 
@@ -43,9 +43,9 @@ def renew(folder: str, names: Sequence[str]) -> None:
             click.echo("nats: a new certificate, for the same hosts")
         register.issue(wanted)
     for name in wanted:
-        click.echo(f"{name}: a new key in {layout.credentials(name)}; the old one opens nothing")
+        click.echo(f"{name}: a new key in {layout.credentials(name)}; the old one is invalid")
     if SERVER in wanted:
-        click.echo("The FedAST server ends when NATS throws it out: start it again.")
+        click.echo("NATS disconnects the FedAST server, which then ends: start it again.")
     _reload(layout)
 
 
@@ -58,7 +58,7 @@ def expel(folder: str, names: Sequence[str]) -> None:
             if name in wanted:
                 raise ConfigError("", f"{name} cannot be expelled; give it a new key: renew")
         register.expel(wanted)
-    click.echo(f"{', '.join(wanted)}: let in no more")
+    click.echo(f"{', '.join(wanted)}: expelled")
     _reload(layout)
 
 
@@ -85,7 +85,7 @@ def keys(folder: str, as_json: bool) -> None:
     now = datetime.datetime.now(datetime.UTC)
     for name, end in ends.items():
         if end is None:
-            until, note = "?", "not here"
+            until, note = "?", "no certificate here"
         else:
             until = f"{end:%Y-%m-%d}"
             note = "expired" if end < now else "renew it" if end - now < _SOON else ""
@@ -96,13 +96,13 @@ def keys(folder: str, as_json: bool) -> None:
 def _with_register(folder: str) -> Layout:
     layout = layout_of(folder)
     if not layout.register.is_file():
-        raise ConfigError("", f"{layout.register}: is not here; it says who has which key")
+        raise ConfigError("", f"{layout.register}: is missing; it records who has which key")
     return layout
 
 
 def _needs(layout: Layout, key: str) -> None:
     if not (layout.authority / key).is_file():
-        raise ConfigError("", f"{layout.authority / key}: the authority's key is not here")
+        raise ConfigError("", f"{layout.authority / key}: is missing, the key of the authority")
 
 
 def _check(names: Sequence[str], known: Sequence[str] | dict[str, int]) -> None:
@@ -112,11 +112,11 @@ def _check(names: Sequence[str], known: Sequence[str] | dict[str, int]) -> None:
 
 
 def _reload(layout: Layout) -> None:
-    """NATS must hear of it."""
+    """Have NATS read its users again."""
     if layout.nodes:
-        click.echo(f"Carry what has changed in {layout.nats} to the nodes, then on each of them: "
+        click.echo(f"Copy what has changed in {layout.nats} to the nodes, then on each of them: "
                    "nats-server --signal reload")  # fmt: skip
     elif processes_of(layout).signal("nats", signal.SIGHUP):
-        click.echo("nats-server reads it anew")
+        click.echo("nats-server has reloaded its users")
     else:
         click.echo("If nats-server is running: nats-server --signal reload")

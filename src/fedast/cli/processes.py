@@ -7,28 +7,30 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import final
 
-from fedast.records.run import write_atomically
+import psutil
+
+from fedast.records.files import write_atomically
 
 
 @final
 class Processes:
-    """Named processes, noted in a file with when they were born.
+    """Named processes, recorded in a file with their process id and start time.
 
-    A number alone would not do: it is given to somebody else after a process has ended, and
-    whoever has it then must not be taken for ours, let alone be killed.
+    The id alone would not do: the system gives it to another process after ours has ended, and
+    that one must not be taken for ours, let alone be killed.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._noted: dict[str, tuple[int, str]] = {}
+        self._recorded: dict[str, tuple[int, str]] = {}
         if path.is_file():
             found = json.loads(path.read_text())
-            self._noted = {name: (pid, born) for name, (pid, born) in found.items()}
+            self._recorded = {name: (pid, started) for name, (pid, started) in found.items()}
 
     def start(
         self, name: str, command: Sequence[str], log: Path, cwd: Path | None = None
@@ -38,57 +40,70 @@ class Processes:
                 command, cwd=cwd, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )  # fmt: skip
-        self.note(name, process.pid)
+        self.record(name, process.pid)
         return process
 
-    def note(self, name: str, pid: int) -> None:
-        self._noted[name] = (pid, _born(pid) or "")
-        write_atomically(self._path, json.dumps(self._noted))
+    def record(self, name: str, pid: int) -> None:
+        process = _find(pid)
+        self._recorded[name] = (pid, "" if process is None else _started(process))
+        write_atomically(self._path, json.dumps(self._recorded))
 
     def alive(self) -> dict[str, int]:
-        return {name: pid for name, (pid, born) in self._noted.items() if _born(pid) == born}
+        return {name: process.pid for name, process in self._alive().items()}
+
+    def _alive(self) -> dict[str, psutil.Process]:
+        found = {}
+        for name, (pid, started) in self._recorded.items():
+            process = _find(pid)
+            if process is not None and _started(process) == started:
+                found[name] = process
+        return found
 
     def end(self, names: Sequence[str], patience: float = 15.0) -> None:
-        """Ask them to end, all at once; kill those that do not. (Never the one that asks.)"""
-        alive = {
-            name: pid for name, pid in self.alive().items() if name in names and pid != os.getpid()
-        }
-        _signal(alive, signal.SIGTERM)
+        """Ask these processes to end, all at once, and kill those that have not after ``patience``
+        seconds. The calling process is left out."""
+        alive = self._alive()
+        wanted = {name for name in names if name in alive and alive[name].pid != os.getpid()}
+        _signal((alive[name] for name in wanted), signal.SIGTERM)
         end = time.monotonic() + patience
-        while left := {name: pid for name, pid in self.alive().items() if name in alive}:
+        # (psutil.wait_procs would reap children, whose exit status their Popen still wants.)
+        while left := [process for name, process in self._alive().items() if name in wanted]:
             if time.monotonic() > end:
                 _signal(left, signal.SIGKILL)
                 break
             time.sleep(0.1)
 
     def signal(self, name: str, number: signal.Signals) -> bool:
-        """Whether it is there to be signalled."""
-        found = {known: pid for known, pid in self.alive().items() if known == name}
+        """Send a signal; whether the process is running."""
+        found = [process for known, process in self._alive().items() if known == name]
         _signal(found, number)
         return bool(found)
 
     def forget(self) -> None:
-        self._noted = {}
+        self._recorded = {}
         self._path.unlink(missing_ok=True)
 
 
-def _signal(whom: dict[str, int], number: signal.Signals) -> None:
-    for pid in whom.values():
-        with suppress(ProcessLookupError):  # it has just ended
-            os.kill(pid, number)
+def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            process.send_signal(number)
 
 
-def _born(pid: int) -> str | None:
-    """When a process was born, in words of the system's own; None if it is no more."""
-    entry = Path(f"/proc/{pid}/stat")
-    if entry.parent.parent.joinpath("self").exists():
-        try:
-            words = entry.read_text().rpartition(")")[2].split()
-        except OSError:
-            return None
-        return None if words[0] == "Z" else words[19]
-    asked = subprocess.run(
-        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    state, _, born = asked.stdout.strip().partition(" ")
-    return None if not state or state.startswith("Z") else " ".join(born.split())
+def _find(pid: int) -> psutil.Process | None:
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _started(process: psutil.Process) -> str:
+    """When a process started, in a form that setting the machine's clock does not change."""
+    try:
+        started = process.create_time()
+    except psutil.NoSuchProcess:
+        return "ended"
+    if psutil.LINUX:  # psutil adds the boot time, which moves with the clock, to clock ticks
+        return str(round((started - psutil.boot_time()) * os.sysconf("SC_CLK_TCK")))
+    return str(started)

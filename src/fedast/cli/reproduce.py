@@ -1,4 +1,4 @@
-"""``fedast reproduce`` and ``fedast report``: the paper's experiments, run by run, then a page."""
+"""``fedast reproduce`` runs the paper's experiments, ``fedast report`` makes a page of them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,22 @@ import click
 from rich.console import Console
 from rich.padding import Padding
 
-from fedast.cli.running import interruptible, prepare_data
-from fedast.experiments.batch import Interrupted, default_jobs
-from fedast.experiments.build import pick_device
-from fedast.experiments.load import ConfigError, check_running
-from fedast.experiments.reproduce import (
-    Job,
-    Manifest,
-    carry_out,
-    chapters,
-    check_only,
-    claim_results,
-    jobs_of,
-    manifest,
-    stored_runs,
-    studies_with_runs,
-)
-from fedast.experiments.study import Scale, Study, find_studies, studies
-from fedast.records.run import RunResult, write_atomically
-from fedast.report.chapter import Chapter
+from fedast.cli.interrupt import interruptible
+from fedast.cli.loading import prepare_data
+from fedast.config.load import check_running
+from fedast.parts.errors import ConfigError
+from fedast.records.files import write_atomically
+from fedast.records.lock import locked
+from fedast.records.run import RunResult
+from fedast.reproduce.collect import collect, studies_with_runs
+from fedast.reproduce.jobs import Job, check_only, jobs_of, run_jobs
+from fedast.reproduce.load import find_studies, studies
+from fedast.reproduce.results import StudyResults
+from fedast.reproduce.store import Manifest, prepare_results, read_manifest, stored_runs
+from fedast.reproduce.study import Scale, Study
+from fedast.run.batch import Interrupted, default_jobs
+from fedast.run.compute import pick_device
+from fedast.run.executors import EXECUTORS, Executor
 
 
 def list_studies(as_json: bool) -> None:
@@ -51,7 +48,7 @@ def list_studies(as_json: bool) -> None:
         return
     console = Console(highlight=False)
     for entry in entries:
-        apart = "" if entry["in_all"] else "; not among all"
+        apart = "" if entry["in_all"] else "; not part of all"
         console.print(f"[bold]{entry['name']}[/bold]  {entry['title']}")
         text = f"{entry['where']}; {entry['runs']} runs{apart}"
         console.print(Padding(text, (0, 0, 0, 4)))
@@ -64,6 +61,7 @@ def reproduce(
     seeds: int | None,
     scale: Scale,
     jobs: int | None,
+    on: str,
     out: str | None,
     only: Sequence[str],
     settings: Sequence[str],
@@ -73,8 +71,9 @@ def reproduce(
     quiet: bool,
 ) -> None:
     folder = Path(out or ("results" if scale == "full" else "results-quick"))
+    executor = EXECUTORS.parse(on, "--on").build()
     if any(setting.partition("=")[0].strip() == "seed" for setting in settings):
-        raise ConfigError("--set", "seeds are the study's own; --seeds says how many")
+        raise ConfigError("--set", "the study sets the seeds; use --seeds for their number")
     chosen = find_studies(names)
     if scale == "full" and "all" in names:
         chosen = _with_data(chosen, names)
@@ -94,28 +93,31 @@ def reproduce(
             click.echo(job.label)
         return
     if missing:
-        claim_results(folder, Manifest(scale, tuple(settings)))
-        prepare_data([job.config for job in missing], offline)
-        at_a_time = jobs or (1 if pick_device("auto") == "cuda" else default_jobs())
-        _carry_out(missing, folder, scale, at_a_time, console, quiet)
+        with locked(folder):
+            prepare_results(folder, Manifest(scale, tuple(settings)))
+            prepare_data([job.config for job in missing], offline)
+            at_a_time = jobs or (1 if pick_device("auto") == "cuda" else default_jobs())
+            _run_jobs(missing, folder, scale, at_a_time, executor, console, quiet)
     named = " ".join(study.source for study in chosen if study.source.endswith(".toml"))
     click.echo(f"Results: {folder}. Now: fedast report {folder} {named}".rstrip() + "\n", nl=False)
 
 
 def _with_data(chosen: Sequence[Study], names: Sequence[str]) -> list[Study]:
-    """Of ``all``, those whose data can be had without the user's help."""
-    from fedast.learn.data.cache import find
-    from fedast.learn.data.datasets import DATASETS
-    from fedast.learn.presets import PRESETS
+    """Those of ``all`` whose data can be downloaded, or is there."""
+    from fedast.tasks.data.cache import find
+    from fedast.tasks.data.sources import DATASETS
+    from fedast.tasks.options import TASKS
 
     kept = []
     for study in chosen:
-        uses = {task.use for cell in study.cells() for task in cell.config(0, "full").tasks}
-        needed = {name for use in uses if use in PRESETS for name in PRESETS[use].datasets}
+        uses = {
+            task.use for variant in study.variants() for task in variant.config(0, "full").tasks
+        }
+        needed = {name for use in uses for name in TASKS.find(use, use).datasets}
         lacking = [name for name in needed if DATASETS[name].package is None and find(name) is None]
         if lacking and study.source not in names:
             click.echo(
-                f"{study.name} is left out: its data, {', '.join(lacking)}, must come from you "
+                f"skipping {study.name}: it needs {', '.join(lacking)}, which you must provide "
                 f"(fedast data fetch {lacking[0]} --source FOLDER)",
                 err=True,
             )
@@ -124,9 +126,9 @@ def _with_data(chosen: Sequence[Study], names: Sequence[str]) -> list[Study]:
     return kept
 
 
-def _carry_out(
-    missing: Sequence[Job], folder: Path, scale: Scale, at_a_time: int, console: Console,
-    quiet: bool,
+def _run_jobs(
+    missing: Sequence[Job], folder: Path, scale: Scale, at_a_time: int, executor: Executor,
+    console: Console, quiet: bool,
 ) -> None:  # fmt: skip
     began, count = time.monotonic(), 0
     failures: list[str] = []
@@ -152,11 +154,12 @@ def _carry_out(
 
     with interruptible() as stop:
         try:
-            carry_out(
+            run_jobs(
                 missing,
                 folder,
                 scale,
                 at_a_time=at_a_time,
+                executor=executor,
                 done=done,
                 failed=failed,
                 say=lambda text: click.echo(text, err=True),
@@ -164,11 +167,14 @@ def _carry_out(
             )
         except Interrupted:
             click.echo(
-                f"interrupted; {count} runs are kept, the same command goes on from here", err=True
+                f"interrupted; {count} runs are stored, the same command continues from here",
+                err=True,
             )
             sys.exit(130)
     if failures:
-        click.echo(f"{len(failures)} of {len(missing)} runs failed; the others are kept", err=True)
+        click.echo(
+            f"{len(failures)} of {len(missing)} runs failed; the others are stored", err=True
+        )
         sys.exit(1)
 
 
@@ -182,19 +188,23 @@ def _span(seconds: float) -> str:
 def report(
     folder: str, names: Sequence[str], *, update: Sequence[str], page: bool, as_json: bool
 ) -> None:
-    from fedast.report.page import between_markers, markdown_table, summary, write_page
-    from fedast.report.rows import rows_of
-    from fedast.report.study_figures import figures_of, save_figures
+    from fedast.parts.registry import make_importable
+    from fedast.reproduce.figures.save import draw_figures, save_figures
+    from fedast.reproduce.page import write_page
+    from fedast.reproduce.rows import rows_of
+    from fedast.reproduce.tables import between_markers, markdown_table, summary
 
     place = Path(folder)
-    kind = manifest(place)
+    kind = read_manifest(place)
     wanted = find_studies(names) if names else studies_with_runs(place, kind.scale, kind.settings)
-    chosen = list(chapters(wanted, place, kind.scale, kind.settings))
+    # A study's own figures are found beside its file.
+    make_importable([str(Path(s.source).parent) for s in wanted if s.source.endswith(".toml")])
+    chosen = list(collect(wanted, place, kind.scale, kind.settings))
     if as_json:
         table = [
-            {"experiment": chapter.name, **asdict(row)}
-            for chapter in chosen
-            for row in rows_of(chapter)
+            {"experiment": results.name, **asdict(row)}
+            for results in chosen
+            for row in rows_of(results)
         ]
         click.echo(json.dumps(table, indent=2))
         return
@@ -213,8 +223,8 @@ def report(
         click.echo(f"Updated: {path}")
     if page:
         drawn = {
-            chapter.name: save_figures(figures_of(chapter), place / "figures", chapter.name)
-            for chapter in chosen
+            results.name: save_figures(draw_figures(results), place / "figures", results.name)
+            for results in chosen
         }
         write_page(
             place / "report.html", chosen, drawn, scale=kind.scale, settings=kind.settings,
@@ -226,16 +236,16 @@ def report(
         click.echo(f"Page: {place / 'report.html'}; figures: {place / 'figures'}")
 
 
-def _print_rows(chosen: Sequence[Chapter]) -> None:
-    from fedast.report.page import verdict_text
-    from fedast.report.rows import rows_of
+def _print_rows(chosen: Sequence[StudyResults]) -> None:
+    from fedast.reproduce.rows import rows_of
+    from fedast.reproduce.tables import verdict_text
 
     console = Console(highlight=False)
-    for chapter in chosen:
-        there, wanted = chapter.count
-        console.print(f"\n[bold]{chapter.title}[/bold]  ({there} of {wanted} runs)")
-        for row in rows_of(chapter):
+    for results in chosen:
+        there, wanted = results.count
+        console.print(f"\n[bold]{results.title}[/bold]  ({there} of {wanted} runs)")
+        for row in rows_of(results):
             paper = "the paper claims it" if row.paper == "claim" else f"paper {row.paper}"
-            line = f"{row.what}: {row.ours}; {paper}; {verdict_text(row, chapter)}"
+            line = f"{row.what}: {row.ours}; {paper}; {verdict_text(row, results)}"
             console.print(Padding(line, (0, 0, 0, 2)), markup=False)
     console.print()

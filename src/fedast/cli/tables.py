@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedast.records.run import RunResult
-from fedast.report.compare import ALL_TASKS, Comparison, Summary
+from fedast.records.run import ALL_TASKS, RunResult
+from fedast.report.compare import Comparison, Summary
 
 
 def new_table(title: str, columns: Sequence[str], caption: str = "") -> Table:
@@ -51,7 +51,7 @@ def result_table(result: RunResult, title: str, clock: str = "simulated time") -
 
 
 def saturation_warnings(results: Sequence[RunResult], where: str = "") -> list[str]:
-    """A line for each task in which values were too large for fp16, over runs of one kind."""
+    """A line for each task in which values were too large for fp16, over all these runs."""
     lines = []
     for name in dict.fromkeys(name for result in results for name in result.tasks):
         found = [result.tasks[name] for result in results if name in result.tasks]
@@ -60,7 +60,7 @@ def saturation_warnings(results: Sequence[RunResult], where: str = "") -> list[s
             lines.append(
                 f"warning: {where}task {name!r}: {count} of {sum(task.updates for task in found)} "
                 "updates had values too large for fp16, which were cut off; run again with "
-                "--set compute.precision=tf32 (or fp32), or lower the task's client_rate"
+                "--set compute.precision=tf32 (or fp32), or lower the task's client_lr"
             )
     return lines
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from fedast.algorithms.sync_st import SyncST
 from fedast.algorithms.theory import Problem
-from fedast.cli.running import load_noted
+from fedast.cli.loading import load_noted
 from fedast.cli.tables import new_table
-from fedast.experiments.config import SyncST
-from fedast.experiments.load import load
-from fedast.experiments.theory import Theory, theory
+from fedast.config.load import load
+from fedast.run.theory import Theory, theory
 
 
 def run_theory(
@@ -63,10 +63,10 @@ def _print(console: Console, found: Theory, problem: Problem, rounds: int) -> No
         setting, limit = task.setting, task.conditions
         limits.add_row(
             task.name,
-            f"{setting.server_rate:g}",
-            f"{limit.server_limit:.3g} {_mark(setting.server_rate <= limit.server_limit)}",
-            f"{setting.client_rate:g}",
-            f"{limit.client_limit:.3g} {_mark(setting.client_rate <= limit.client_limit)}",
+            f"{setting.server_lr:g}",
+            f"{limit.server_limit:.3g} {_mark(setting.server_lr <= limit.server_limit)}",
+            f"{setting.client_lr:g}",
+            f"{limit.client_limit:.3g} {_mark(setting.client_lr <= limit.client_limit)}",
             f"{limit.smoothness_limit:.3g}",
         )
         moving = task.moving
@@ -87,8 +87,8 @@ def _print(console: Console, found: Theory, problem: Problem, rounds: int) -> No
         if task.corollary is not None:
             rates.add_row(
                 task.name,
-                f"{task.corollary.client_rate:.3g}",
-                f"{task.corollary.server_rate:.3g}",
+                f"{task.corollary.client_lr:.3g}",
+                f"{task.corollary.server_lr:.3g}",
                 f"{task.corollary.least_rounds:,}",
             )
         times.add_row(

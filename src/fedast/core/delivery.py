@@ -4,7 +4,7 @@ Theory of operation. An event goes to the algorithm, and the commands that come 
 out in order. Some are questions, and their answers are events in turn. The answer to
 ``MeasureVariances`` comes before anything else that is waiting, because the algorithm admits no
 other event until then; the answer to ``Evaluate`` is an ordinary event and takes its turn. When
-nothing is waiting any more, the first event has been dealt with, and the driver may go on.
+nothing is waiting any more, the first event has been handled, and the driver may go on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The ledger of requests: every transition of a request's life is made here.
 
 Theory of operation. A request is *opened* when it is sent and is then in
-flight. It leaves the flight exactly once: by ``settle`` (its update arrived),
+flight. It leaves the flight exactly once: by ``complete`` (its update arrived),
 or by ``drop`` (lost, cancelled, a straggler). Ids are consecutive integers, so
 the ledger needs to remember only what is open: an id below the next one that is
 not open has ended. The ids that ended by a drop are kept, to tell an update
@@ -54,7 +54,7 @@ class Ledger:
         if not 0 <= request < self._next:
             raise IllegalEvent(f"request {request} was never sent")
 
-    def settle(self, request: RequestId) -> Request | IgnoreReason:
+    def complete(self, request: RequestId) -> Request | IgnoreReason:
         """An update arrived: take the request out of the flight, or say why it does not count."""
         self.check(request)
         found = self._open.get(request)

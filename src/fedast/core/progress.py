@@ -24,6 +24,7 @@ from fedast.core.protocol import (
     RequestId,
     StopReason,
     TaskSpec,
+    TaskStatus,
 )
 
 
@@ -94,3 +95,17 @@ class Progress:
         if self.closing is None:
             self.closing = ending
         return self.evaluate() if self.asked < self.round else None
+
+    def status(
+        self, in_flight: int, *, active_requests: int, buffer_size: int = 1, buffered: int = 0
+    ) -> TaskStatus:
+        """A snapshot for people to watch."""
+        return TaskStatus(
+            name=self.spec.name,
+            round=self.round,
+            active_requests=active_requests,
+            in_flight=in_flight,
+            buffer_size=buffer_size,
+            buffered=buffered,
+            finished=self.finished,
+        )

@@ -80,9 +80,9 @@ class TaskSpec:
     ``active_requests`` (R), ``buffer_size`` (b) and ``share`` are the task's
     part in the allocation: the first two for asynchronous algorithms, the last
     for synchronous ones; ``min_buffer_size`` is what b never falls below, however
-    requests are reallocated. The learning rates (``server_rate`` eta_s,
-    ``client_rate`` eta_c) and ``local_steps`` (tau) only enter the weighting
-    of Realloc, ``batch_size`` the scores of Sync-UCB-ST.
+    requests are reallocated. The learning rates (``server_lr`` eta_s,
+    ``client_lr`` eta_c) and ``local_steps`` (tau) only enter the allocation
+    rule of Realloc, ``batch_size`` the scores of Sync-UCB-ST.
     """
 
     name: TaskName
@@ -94,8 +94,8 @@ class TaskSpec:
     higher_is_better: bool = True
     max_rounds: int | None = None
     evaluate_every: int = 1
-    server_rate: float = 1.0
-    client_rate: float = 0.1
+    server_lr: float = 1.0
+    client_lr: float = 0.1
     local_steps: int = 1
     batch_size: int = 1
 

@@ -1,8 +1,8 @@
 """A run in one small file: its result, thinned curves, reallocations, and what it ran on.
 
-Beside ``NAME.json`` lies ``NAME.toml``, the run's resolved configuration: ``fedast run NAME.toml``
-repeats the run. These files are made to be kept and published by the hundred; the full record of
-a run (``records.run``) is a folder.
+Beside ``NAME.json`` is ``NAME.toml``, the run's resolved configuration: ``fedast run NAME.toml``
+repeats the run. These files are small enough to be published by the hundred; the full record of a
+run (``records.run``) is a folder. They have a schema of their own, which is still 1.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from pathlib import Path
 from typing import Any
 
 from fedast.records.events import finite
-from fedast.records.run import RunResult, TaskResult, UnusableFolder, write_atomically
-from fedast.records.tally import Point
+from fedast.records.files import write_atomically
+from fedast.records.metrics import Point
+from fedast.records.run import RunResult, TaskResult, UnusableFolder
 
 SCHEMA = 1
 POINTS = 100
-"""A curve keeps about so many of its evaluations, evenly spread."""
+"""About how many evaluations a thinned curve keeps, evenly spread."""
 FINAL = 5
-"""A final value is the mean of so many evaluations."""
+"""How many evaluations a final value is the mean of."""
 
 
 @dataclass(frozen=True)
 class TaskRecord:
     result: TaskResult
     final: float | None
-    """Mean metric and loss of the last evaluations up to the time that counts as final."""
+    """Mean metric of the last ``FINAL`` evaluations up to the time that counts as final."""
     final_loss: float | None
     rounds_to_target: int | None
     swing: float | None
     """Mean change of the metric from one evaluation to the next over the second half of the run."""
     curve: tuple[Point, ...]
     requests: tuple[tuple[float, int], ...]
-    """Active requests: since when, how many; starting with the first allocation."""
+    """Active requests, as (time, number from then on), starting with the first allocation."""
 
     @property
     def diverged(self) -> bool:
@@ -65,7 +66,7 @@ class CompactRun:
         requests: Mapping[str, int],
         final_at: Mapping[str, float],
     ) -> CompactRun:
-        """``requests`` are those of the start; none for synchronous algorithms."""
+        """``requests``: initial active requests by task; empty for synchronous algorithms."""
         tasks = {}
         for name, task in result.tasks.items():
             curve = result.curves[name]
@@ -74,11 +75,11 @@ class CompactRun:
                 counted = []
             reached = [p for p in curve if p.time == task.time_to_target]
             late = [p for p in curve if p.time >= result.finish_time / 2]
-            steps = [abs(b.accuracy - a.accuracy) for a, b in itertools.pairwise(late)]
+            steps = [abs(b.value - a.value) for a, b in itertools.pairwise(late)]
             first = ((0.0, requests[name]),) if name in requests else ()
             tasks[name] = TaskRecord(
                 result=task,
-                final=_mean([p.accuracy for p in counted]),
+                final=_mean([p.value for p in counted]),
                 final_loss=_mean([p.loss for p in counted]),
                 rounds_to_target=reached[0].round if reached else None,
                 swing=_mean(steps),
@@ -127,8 +128,8 @@ def write(path: Path, run: CompactRun) -> None:
 
 
 def _task_json(task: TaskRecord) -> dict[str, Any]:
-    # One line per curve: a list of numbers over hundreds of lines is no easier to read.
-    columns = list(zip(*((p.time, p.round, p.accuracy, p.loss) for p in task.curve), strict=True))
+    # A column as one line of text: as a JSON list it would take hundreds of lines.
+    columns = list(zip(*((p.time, p.round, p.value, p.loss) for p in task.curve), strict=True))
     names = ("time", "round", "metric", "loss")
     lines = {
         name: " ".join(_text(value) for value in column)
@@ -157,7 +158,7 @@ def read(path: Path) -> CompactRun:
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         if table["schema"] != SCHEMA:
-            raise UnusableFolder(f"{path}: is of schema {table['schema']}, this reads {SCHEMA}")
+            raise UnusableFolder(f"{path}: has schema {table['schema']}; this reads {SCHEMA}")
         return CompactRun(
             algorithm=table["algorithm"],
             seed=table["seed"],

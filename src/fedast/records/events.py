@@ -1,4 +1,7 @@
-"""``events.jsonl``: one JSON object per line, in time order, a pure function of the run."""
+"""``events.jsonl``: one JSON object per line, in time order, the same for the same run.
+
+Schema 1 wrote a task's metric as ``accuracy``, whatever it was; ``from_schema_1`` translates.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,19 @@ from fedast.core.protocol import (
     MeasureVariances,
     Reallocate,
     RequestId,
+    TaskName,
 )
+from fedast.records.metrics import Model
 
 
 @final
 class EventLog:
     """An observer that writes every event as it happens."""
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: TextIO, metrics: Mapping[TaskName, str]) -> None:
+        """``metrics`` names the metric of each task."""
         self._file = file
+        self._metrics = metrics
 
     def commanded(self, now: float, command: Command) -> None:
         match command:
@@ -83,7 +90,7 @@ class EventLog:
             case Finish():
                 self._write(now, "finish", task=command.task, reason=command.reason.value)
             case Evaluate() | MeasureVariances():
-                pass  # their answers are what counts
+                pass  # the log has the answers
             case _:
                 assert_never(command)
 
@@ -91,12 +98,15 @@ class EventLog:
         self._write(now, "start", request=request, client=client)
 
     def evaluated(self, now: float, event: Evaluated) -> None:
+        model: Model = "raw"
         self._write(
             now,
             "evaluate",
             task=event.task,
             round=event.round,
-            accuracy=finite(event.metric),
+            model=model,
+            metric=self._metrics[event.task],
+            value=finite(event.metric),
             loss=finite(event.loss),
         )
 
@@ -105,8 +115,25 @@ class EventLog:
         self._file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
 
 
+def from_schema_1(event: Mapping[str, Any], metrics: Mapping[TaskName, str]) -> dict[str, Any]:
+    """An event of schema 1 as schema 2 writes it; only ``evaluate`` differs.
+
+    ``accuracy`` becomes ``value``, preceded by ``model`` ("raw": there was no other) and
+    ``metric``, the name of the task's metric.
+    """
+    if event["event"] != "evaluate":
+        return dict(event)
+    new: dict[str, Any] = {}
+    for key, value in event.items():
+        if key == "accuracy":
+            new |= {"model": "raw", "metric": metrics[event["task"]], "value": value}
+        else:
+            new[key] = value
+    return new
+
+
 def finite(value: float) -> float | None:
-    """JSON knows neither NaN nor infinity: null instead."""
+    """None for NaN and infinity, which JSON does not have."""
     return value if math.isfinite(value) else None
 
 

@@ -1,11 +1,14 @@
-"""The record of a run, in memory and on disk (the public contract of docs/records.md)."""
+"""The record of a run, in memory and on disk (the public contract of docs/records.md).
+
+Schema 2 is written, schema 1 is still read: its ``curves.csv`` has the metric in a column
+``accuracy``, whatever it is, and no columns ``model`` and ``metric``.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,17 +16,22 @@ from typing import Any
 
 from fedast.core.protocol import FinishReason, TaskName
 from fedast.records.events import finite
-from fedast.records.tally import Point, Tally
+from fedast.records.files import write_atomically
+from fedast.records.metrics import Point, RunMetrics
 from fedast.version import __version__
 
-SCHEMA = 1
+SCHEMA = 2
+READABLE = (1, 2)
+_COLUMNS = ("task", "time", "round", "model", "metric", "value", "loss")
 CONFIG, RESULT, CURVES, EVENTS = "config.toml", "result.json", "curves.csv", "events.jsonl"
+ALL_TASKS = "all tasks"
+"""Stands for all tasks together in tables by task; no task may have this name."""
 INPUTS = ("delay.csv", "availability.csv")
 """Copies of the files that a configuration names."""
 
 
 class UnusableFolder(Exception):
-    """A folder that cannot be written to, holds another run, or holds no run."""
+    """A folder that cannot be written to, already holds a run, or holds none to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +46,8 @@ class TaskResult:
     staleness_max: int
     finish_reason: str
     saturated: int | None = None
-    """Aggregated updates in which a value was cut off that was too large for fp16; None if it was
-    not trained in fp16."""
+    """Aggregated updates with a value that was clipped because it was too large for fp16; None if
+    the task was not trained in fp16."""
 
     def to_json(self) -> dict[str, Any]:
         table = asdict(self)
@@ -62,9 +70,9 @@ class RunResult:
     requests: Mapping[TaskName, tuple[tuple[float, int], ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """Reallocations by task, times and new numbers; of a run in this process only."""
+    """Reallocations by task, as (time, active requests); not in the files."""
     fedast: str | None = field(default=None, compare=False)
-    """The version that made it; 0.1.0 did not say."""
+    """The version that made it; None for 0.1.0, which did not write it."""
 
     @property
     def reached_all(self) -> bool:
@@ -77,7 +85,7 @@ class RunResult:
     @classmethod
     def of(
         cls,
-        tally: Tally,
+        run_metrics: RunMetrics,
         *,
         algorithm: str,
         seed: int,
@@ -87,10 +95,10 @@ class RunResult:
         saturated: Mapping[TaskName, int] | None = None,
     ) -> RunResult:
         """``finals`` are metric and loss on a larger test set, for tasks that have one;
-        ``saturated`` counts updates with values cut off, for tasks that were trained in fp16."""
+        ``saturated`` counts updates with clipped values, for tasks trained in fp16."""
         tasks, curves, requests = {}, {}, {}
-        for name, task in tally.tasks.items():
-            last = (task.curve[-1].accuracy, task.curve[-1].loss) if task.curve else None
+        for name, task in run_metrics.tasks.items():
+            last = (task.curve[-1].value, task.curve[-1].loss) if task.curve else None
             last = finals.get(name, last)
             tasks[name] = TaskResult(
                 metric=metrics[name],
@@ -101,20 +109,22 @@ class RunResult:
                 updates=task.updates,
                 staleness_mean=task.staleness_mean,
                 staleness_max=task.staleness_max,
-                # A task that was to join later never finished: it never began.
+                # A task without a reason was to join later and never did.
                 finish_reason=str(task.finish_reason or FinishReason.INTERRUPTED),
                 saturated=(saturated or {}).get(name),
             )
             curves[name] = tuple(task.curve)
             requests[name] = tuple(task.requests)
-        ends = [task.finish_time for task in tally.tasks.values() if task.finish_time is not None]
+        ends = [
+            task.finish_time for task in run_metrics.tasks.values() if task.finish_time is not None
+        ]
         return cls(
             algorithm=algorithm,
             seed=seed,
             tasks=tasks,
             finish_time=max(ends, default=0.0),
             wall_seconds=wall_seconds,
-            updates_per_second=tally.updates / wall_seconds if wall_seconds > 0 else 0.0,
+            updates_per_second=run_metrics.updates / wall_seconds if wall_seconds > 0 else 0.0,
             curves=curves,
             requests=requests,
             fedast=__version__,
@@ -143,7 +153,7 @@ def check_unheld(folder: Path) -> None:
 
 
 def claim_folder(folder: Path, *, overwrite: bool = False) -> None:
-    """Make sure that a run can be written to ``folder``: it is writable and holds no other."""
+    """Make ``folder`` ready for a run; refuse one that is not writable or holds another run."""
     if not overwrite:
         check_unheld(folder)
     try:
@@ -160,40 +170,43 @@ def claim_folder(folder: Path, *, overwrite: bool = False) -> None:
 
 
 def write_result(folder: Path, result: RunResult) -> None:
-    """The curves, then the result: a folder that has the result is complete."""
+    """Write the curves, then the result: a folder with a result is complete."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(("task", "time", "round", "accuracy", "loss"))
+    writer.writerow(_COLUMNS)
     for name, curve in result.curves.items():
-        writer.writerows((name, p.time, p.round, p.accuracy, p.loss) for p in curve)
+        metric = result.tasks[name].metric
+        writer.writerows((name, p.time, p.round, p.model, metric, p.value, p.loss) for p in curve)
     write_atomically(folder / CURVES, table.getvalue())
     text = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
     write_atomically(folder / RESULT, text)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """The whole file or none of it."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.part")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
-
-
 def read_run(folder: Path) -> RunResult:
-    """What ``write_result`` wrote."""
+    """Read what ``write_result`` wrote, in this version or an earlier one."""
     try:
         data = json.loads((folder / RESULT).read_text(encoding="utf-8"))
         with (folder / CURVES).open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
     except OSError as error:
         raise UnusableFolder(f"{folder}: holds no finished run ({error.strerror})") from error
-    if data.get("schema") != SCHEMA:
+    schema = data.get("schema")
+    if schema not in READABLE:
         raise UnusableFolder(
-            f"{folder}: has records of schema {data.get('schema')}, this reads {SCHEMA}"
+            f"{folder}: {RESULT} has schema {schema}; this version of fedast reads "
+            f"{' and '.join(map(str, READABLE))}"
         )
+    value = "accuracy" if schema == 1 else "value"
     curves: dict[TaskName, list[Point]] = {name: [] for name in data["tasks"]}
     for row in rows:
         curves[row["task"]].append(
-            Point(float(row["time"]), int(row["round"]), float(row["accuracy"]), float(row["loss"]))
+            Point(
+                float(row["time"]),
+                int(row["round"]),
+                float(row[value]),
+                float(row["loss"]),
+                "average" if row.get("model") == "average" else "raw",
+            )
         )
     return RunResult(
         algorithm=data["algorithm"],

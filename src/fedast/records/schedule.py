@@ -1,8 +1,8 @@
-"""A hash of a schedule: who was sent what, when, and what was made of it.
+"""A hash of a run's schedule: every command and its time.
 
-Two runs with the same hash made the same decisions. What was measured (losses, metrics,
-variances) is not in it, and times have six digits, which another machine's logarithm does not
-change.
+Two runs with the same hash made the same decisions. Measurements (losses, metrics, variances) are
+not part of it, and times are rounded to six digits, so that another machine's logarithm does not
+change it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from fedast.core.protocol import (
 
 @final
 class Schedule:
-    """An observer that hashes every command as it is carried out."""
+    """An observer that hashes every command as it is executed."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
 
     def digest(self) -> str:
-        """Of everything so far."""
+        """The hash of everything so far."""
         return self._hash.hexdigest()
 
     def commanded(self, now: float, command: Command) -> None:

@@ -1,4 +1,4 @@
-"""Several runs of several algorithms, summed up: times to target, gains, mean curves."""
+"""Compare runs of several algorithms: times to target, gains, mean curves."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedast.records.run import RunResult
-from fedast.records.tally import Point
-
-ALL_TASKS = "all tasks"
+from fedast.records.metrics import Point
+from fedast.records.run import ALL_TASKS, RunResult
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Times to target over seeds; ``mean`` and ``deviation`` are over the runs that got there."""
+    """Times to target over seeds; ``mean`` and ``deviation`` are over the runs that reached it."""
 
     reached: int
     runs: int
@@ -43,10 +41,10 @@ class Comparison:
     tasks: tuple[str, ...]
     baseline: str
     times: Mapping[str, Mapping[str, Summary]]
-    """By label and task; ``ALL_TASKS`` is the time at which the last task got there."""
+    """By label and task; ``ALL_TASKS`` is the time at which the last task reached its target."""
 
     def gain(self, label: str, task: str = ALL_TASKS) -> float | None:
-        """(T_baseline - T) / T_baseline; None where one was not always reached, or at once."""
+        """(T_baseline - T) / T_baseline; None if a run missed its target or T_baseline is zero."""
         ours, theirs = self.times[label][task], self.times[self.baseline][task]
         if label == self.baseline or ours.mean is None or theirs.mean is None:
             return None
@@ -74,7 +72,7 @@ class Comparison:
 
 
 def compare(runs: Mapping[str, Sequence[RunResult]], baseline: str) -> Comparison:
-    """Sum up runs by label; every run has the same tasks."""
+    """Compare runs by label; every run has the same tasks."""
     tasks = tuple(next(iter(runs.values()))[0].tasks)
     times = {}
     for label, results in runs.items():
@@ -104,17 +102,17 @@ class MeanCurve:
 
 
 def mean_curve(curves: Sequence[Sequence[Point]], samples: int = 200) -> MeanCurve:
-    """Curves of several seeds on one time axis, up to where the last of them ends.
+    """Curves of several seeds on one time axis, up to the end of the longest.
 
-    Between evaluations a curve is a straight line; a run that has finished
-    keeps its last value.
+    Values between evaluations are interpolated linearly; a run that has finished keeps its last
+    value.
     """
     end = max(curve[-1].time for curve in curves)
     time = np.linspace(0.0, end, samples)
     rows = []
     for curve in curves:
         times = np.array([point.time for point in curve])
-        values = np.array([point.accuracy for point in curve])
+        values = np.array([point.value for point in curve])
         rows.append(np.interp(time, times, values))
     table = np.array(rows)
     return MeanCurve(time, table.mean(axis=0), table.min(axis=0), table.max(axis=0))

@@ -1,4 +1,4 @@
-"""A data set at a glance: how labels spread over clients, sizes, examples."""
+"""A dataset at a glance: labels by client, sizes, examples."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Spread:
-    """How points are spread over clients."""
+    """How samples are spread over clients."""
 
     counts: npt.NDArray[np.int64]
-    """Points by client and class."""
+    """Samples by client and class."""
     sizes: npt.NDArray[np.int64]
-    """Points by client."""
+    """Samples by client."""
 
     @property
     def mean_largest_share(self) -> float:
-        """How much of a client's data is its most frequent class, on average."""
+        """The share of a client's most frequent class in its data, averaged over clients."""
         return float((self.counts.max(axis=1) / np.maximum(1, self.sizes)).mean())
 
 
@@ -55,7 +55,7 @@ def image_figure(
         bottom += counts[:, number]
     left.set_title(f"labels of the first {len(counts)} clients (a colour per class)", fontsize=9)
     left.set_xlabel("client")
-    left.set_ylabel("points")
+    left.set_ylabel("samples")
     _sizes(middle, found.sizes)
     grid = figure.add_subplot(1, 3, 3)
     grid.imshow(_mosaic(images, labels), cmap="gray", interpolation="nearest")
@@ -101,8 +101,9 @@ def _sizes(panel: Axes, sizes: npt.NDArray[np.int64], log: bool = False) -> None
         bins = np.geomspace(max(1, low), high, 30)
         panel.set_xscale("log")
     panel.hist(sizes, bins=bins, color="#0072B2")
-    panel.set_title(f"points per client: {low:,} to {high:,}, mean {sizes.mean():,.0f}", fontsize=9)
-    panel.set_xlabel("points")
+    title = f"samples per client: {low:,} to {high:,}, mean {sizes.mean():,.0f}"
+    panel.set_title(title, fontsize=9)
+    panel.set_xlabel("samples")
     panel.set_ylabel("clients")
 
 

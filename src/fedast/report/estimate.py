@@ -1,4 +1,4 @@
-"""When a task will probably be done, from its learning curve so far."""
+"""Estimate when a task will end, from its learning curve so far."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedast.core.protocol import TaskSpec
-from fedast.records.tally import Point
+from fedast.records.metrics import Point
 
 _RECENT = 6
 
 
 def expected_finish(curve: Sequence[Point], spec: TaskSpec, limit: float | None) -> float | None:
-    """The simulated time at which the task ends, or None where that cannot be told.
+    """The simulated time at which the task will end, or None if there is nothing to go by.
 
-    A straight line through the latest evaluations, extended to the target; the
-    round limit at the present pace; the time limit. The earliest counts.
+    The earliest of: a straight line through the latest evaluations, extended to the target; the
+    round limit at the average pace so far; the time limit.
     """
     ends = [limit] if limit is not None else []
     if len(curve) >= 2 and curve[-1].time > curve[0].time:
@@ -25,7 +25,7 @@ def expected_finish(curve: Sequence[Point], spec: TaskSpec, limit: float | None)
             ends.append(last.time / last.round * spec.max_rounds)
         recent = curve[-_RECENT:]
         times = np.array([point.time for point in recent])
-        values = np.array([point.accuracy for point in recent])
+        values = np.array([point.value for point in recent])
         if spec.target is not None and len(recent) >= 3 and np.isfinite(values).all():
             slope, level = np.polyfit(times - last.time, values, 1)
             ahead = (spec.target - level) / slope if slope else -1.0

@@ -1,4 +1,4 @@
-"""Drawing. What is drawn is computed elsewhere and tested there; here are only the strokes."""
+"""Figures of a comparison. Their numbers come from ``compare``; here is only the drawing."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by most colour-blind readers; line styles help in print.
+# Okabe and Ito's colours, which most colour-blind readers can tell apart; line styles help too.
 COLOURS = (
     "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#E69F00", "#000000", "#999999",
     "#661100",
 )  # fmt: skip
 DASHES = ("-", "--", "-.", ":")
 SHADED = 5
-"""With more curves than this, their ranges would hide one another and are left out."""
+"""Ranges over seeds are drawn for up to this many curves; more would hide one another."""
 
 
 def learning_curves(
@@ -29,7 +29,7 @@ def learning_curves(
     targets: Mapping[str, float | None],
     title: str = "",
 ) -> Figure:
-    """One panel per task: each label's mean curve, its range over seeds, its time to target."""
+    """A panel per task: each label's mean curve, its range over seeds, its time to target."""
     from matplotlib.figure import Figure
 
     tasks = comparison.tasks
@@ -94,7 +94,7 @@ def _task_panel(
 def save(
     figure: Figure, folder: Path, name: str, kinds: Sequence[str] = ("png", "svg")
 ) -> list[Path]:
-    """PNG to look at and SVG to publish."""
+    """Write PNG to look at and SVG to publish."""
     paths = [folder / f"{name}.{kind}" for kind in kinds]
     for path in paths:
         figure.savefig(path, dpi=140)

@@ -8,13 +8,18 @@ For a synchronous round it is ``cap`` fresh uniform clients.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol, final
+from typing import ClassVar, Literal, Protocol, final
+
+from pydantic import Field
 
 from fedast.core.protocol import ClientId, Pool
 from fedast.core.streams import Stream
+from fedast.parts.options import Options
+from fedast.parts.registry import Registry
 from fedast.sim.tables import BadInputFile, read_rows, to_client, to_number
 
 
@@ -31,7 +36,7 @@ class SimulatedPool(Pool, Protocol):
 
 
 @final
-class Always:
+class AlwaysPool:
     """Every client, at any time."""
 
     def __init__(self, clients: int) -> None:
@@ -54,7 +59,7 @@ class Always:
 
 
 @final
-class ActiveCap:
+class ActiveCapPool:
     """At most ``cap`` clients at a time."""
 
     def __init__(self, clients: int, cap: int) -> None:
@@ -81,7 +86,7 @@ class ActiveCap:
 
 
 @final
-class Bernoulli:
+class BernoulliPool:
     """Each client independently with probability p, anew for every round.
 
     A uniform pick among clients that are available independently of who they
@@ -111,7 +116,7 @@ class Bernoulli:
 
 
 @final
-class Trace:
+class TracePool:
     """On/off intervals per client from a file.
 
     The file is a CSV with a header and the columns ``client``, ``on`` and
@@ -158,6 +163,83 @@ class Trace:
         place, last = self._place.pop(client), self._online.pop()
         if last != client:
             self._online[place], self._place[last] = last, place
+
+
+class AvailabilityOptions(Options, ABC):
+    """Options of an availability model."""
+
+    @abstractmethod
+    def build(self, clients: int) -> SimulatedPool: ...
+
+    def complete(self, clients: int) -> AvailabilityOptions:
+        """The same with defaults that depend on the number of clients written out."""
+        return self
+
+    def active_cap(self, clients: int) -> int | None:
+        """How many clients may hold requests at a time, if there is a limit."""
+        return None
+
+    def clients_per_round(self, clients: int) -> float:
+        """How many clients a synchronous round can expect to have, or has at most."""
+        return float(self.active_cap(clients) or clients)
+
+
+class ActiveCap(AvailabilityOptions):
+    """At most cap clients hold requests at a time (the paper); default 30 % of the clients."""
+
+    name: ClassVar[str] = "active_cap"
+    cap: int | None = Field(None, ge=1)
+
+    def build(self, clients: int) -> SimulatedPool:
+        return ActiveCapPool(clients, self.active_cap(clients))
+
+    def complete(self, clients: int) -> ActiveCap:
+        return ActiveCap(cap=self.active_cap(clients))
+
+    def active_cap(self, clients: int) -> int:
+        return max(1, round(0.3 * clients)) if self.cap is None else self.cap
+
+
+class Bernoulli(AvailabilityOptions):
+    """Each client is available with probability p, anew for every synchronous round."""
+
+    name: ClassVar[str] = "bernoulli"
+    p: float = Field(0.3, gt=0, le=1)
+
+    def build(self, clients: int) -> SimulatedPool:
+        return BernoulliPool(clients, self.p)
+
+    def clients_per_round(self, clients: int) -> float:
+        return self.p * clients
+
+
+class Always(AvailabilityOptions):
+    """Every client is always available."""
+
+    name: ClassVar[str] = "always"
+
+    def build(self, clients: int) -> SimulatedPool:
+        return AlwaysPool(clients)
+
+
+class Trace(AvailabilityOptions):
+    """On/off intervals per client from a CSV: client, on, off."""
+
+    name: ClassVar[str] = "trace"
+    files = ("file",)
+    file: str
+    leave: Literal["lose", "finish"] = "lose"
+    """What a client that goes off does with its requests."""
+
+    def build(self, clients: int) -> SimulatedPool:
+        return TracePool(Path(self.file), clients, lose=self.leave == "lose")
+
+
+AVAILABILITY: Registry[AvailabilityOptions] = Registry(
+    "availability",
+    AvailabilityOptions,  # type: ignore[type-abstract]
+    [__name__],
+)
 
 
 def _transitions(path: Path, clients: int) -> list[tuple[float, bool, ClientId]]:

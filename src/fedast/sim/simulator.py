@@ -47,7 +47,7 @@ from fedast.core.protocol import (
     VariancesMeasured,
 )
 from fedast.core.streams import Stream
-from fedast.learn.port import Learner
+from fedast.learner.protocol import Learner
 from fedast.sim.availability import SimulatedPool
 from fedast.sim.clock import Clock
 from fedast.sim.delays import Delay, Speeds, Timing

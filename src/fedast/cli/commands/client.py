@@ -1,0 +1,24 @@
+"""``fedast client``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from fedast.cli.errors import reports_errors
+from fedast.cli.options import config_argument
+
+
+@click.command()
+@config_argument()
+@click.option("--server", "servers", multiple=True, required=True, metavar="URL",
+              help="Where nats-server is, such as tls://host:4222; repeatable.")  # fmt: skip
+@click.option("--creds", required=True, type=click.Path(file_okay=False),
+              help="Folder with this client's keys.")  # fmt: skip
+@reports_errors
+def client(config: str, **options: Any) -> None:
+    """Take part in a federation with this machine's own data."""
+    from fedast.cli.federation import run_client
+
+    run_client(config, **options)

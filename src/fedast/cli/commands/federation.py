@@ -1,0 +1,131 @@
+"""``fedast federation``: set up, start, look after a federation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from fedast.cli.errors import reports_errors
+from fedast.cli.options import folder_argument, json_option, quiet_option
+
+
+@click.group()
+def federation() -> None:
+    """Set up and run a real federation over NATS JetStream."""
+
+
+@federation.command()
+@folder_argument()
+@click.option("--clients", default=8, show_default=True, type=click.IntRange(1, 100_000),
+              help="How many clients get a key.")  # fmt: skip
+@click.option("--config", type=click.Path(dir_okay=False),
+              help="What to train; default: two small embedded tasks.")  # fmt: skip
+@click.option("--host", "hosts", multiple=True,
+              help="Names and addresses of the NATS server, for its certificate; default: "
+                   "localhost, 127.0.0.1.")  # fmt: skip
+@click.option("--node", "nodes", multiple=True,
+              help="A machine of a NATS cluster, by name or address; give three.")  # fmt: skip
+@click.option("--port", default=4222, show_default=True, type=click.IntRange(1, 65535))
+@reports_errors
+def init(folder: str, **options: Any) -> None:
+    """Create FOLDER with a certificate authority, everybody's keys, and all configuration."""
+    from fedast.cli import federation as work
+
+    work.init(folder, **options)
+
+
+@federation.command()
+@folder_argument()
+@click.option("--local", type=click.IntRange(min=0),
+              help="Start only this many of the clients; default: all.")  # fmt: skip
+@click.option("--detach", is_flag=True, help="Leave everything running in the background.")
+@quiet_option()
+@reports_errors
+def up(folder: str, **options: Any) -> None:
+    """Start nats-server, the FedAST server and clients; go on where they were before."""
+    from fedast.cli import federation as work
+
+    work.up(folder, **options)
+
+
+@federation.command()
+@folder_argument()
+@reports_errors
+def down(folder: str) -> None:
+    """End everything that `up --detach` started."""
+    from fedast.cli import federation as work
+
+    work.down(folder)
+
+
+@federation.command()
+@folder_argument()
+@json_option("Print as JSON.")
+@reports_errors
+def status(folder: str, as_json: bool) -> None:
+    """Say what is running and how far it is."""
+    from fedast.cli import federation as work
+
+    work.status(folder, as_json)
+
+
+@federation.command()
+@folder_argument()
+@click.option("--clients", default=1, show_default=True, type=click.IntRange(1, 100_000),
+              help="How many more get a key.")  # fmt: skip
+@reports_errors
+def admit(folder: str, clients: int) -> None:
+    """Make keys for further clients; a federation that is running lets them in at once."""
+    from fedast.cli import members
+
+    members.admit(folder, clients)
+
+
+@federation.command()
+@folder_argument()
+@click.argument("names", nargs=-1, required=True)
+@reports_errors
+def renew(folder: str, names: tuple[str, ...]) -> None:
+    """Make new keys for NAMES (client-7, server, control); the old ones stop working.
+
+    \b
+    nats: new certificates for the NATS servers, before the old ones expire.
+    """
+    from fedast.cli import members
+
+    members.renew(folder, names)
+
+
+@federation.command()
+@folder_argument()
+@click.argument("names", nargs=-1, required=True)
+@reports_errors
+def expel(folder: str, names: tuple[str, ...]) -> None:
+    """Refuse the clients NAMES (client-7) from now on."""
+    from fedast.cli import members
+
+    members.expel(folder, names)
+
+
+@federation.command()
+@folder_argument()
+@json_option("Print as JSON.")
+@reports_errors
+def keys(folder: str, as_json: bool) -> None:
+    """List who has a key, and until when it is valid."""
+    from fedast.cli import members
+
+    members.keys(folder, as_json)
+
+
+@federation.command()
+@folder_argument()
+@click.argument("name", required=False)
+@click.option("--lines", default=20, show_default=True, type=click.IntRange(min=1))
+@reports_errors
+def logs(folder: str, name: str | None, lines: int) -> None:
+    """Show the last lines of the logs: nats, server, client-0, ..."""
+    from fedast.cli import federation as work
+
+    work.logs(folder, name, lines)

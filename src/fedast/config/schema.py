@@ -1,0 +1,221 @@
+"""What a configuration file may say: every table, key, type, bound and default.
+
+What there are several of (algorithms, delays, server optimizers, ...) is found in registries:
+those classes stand beside their implementations. ``resolve`` fills in what depends on other values.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    SerializeAsAny,
+    model_validator,
+)
+
+from fedast.aggregation.aggregators import AGGREGATORS, AggregatorOptions
+from fedast.aggregation.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizerOptions
+from fedast.aggregation.settings import Calibration
+from fedast.algorithms.fedast import FedASTDynamic
+from fedast.algorithms.options import ALGORITHMS, AlgorithmOptions, LearningRate
+from fedast.federation.transports import TRANSPORTS, Nats, TransportOptions
+from fedast.parts.options import Options, Section
+from fedast.parts.registry import Part
+from fedast.records.observers import OBSERVERS, ObserverOptions
+from fedast.sim.availability import AVAILABILITY, ActiveCap, AvailabilityOptions
+from fedast.sim.delays import DELAYS, DelayOptions, ShiftedExponential
+from fedast.tasks.task import Count, NotNegative, Positive, Sampling, Share, WeightDecay
+from fedast.training.options import TRAINERS, TrainerOptions
+
+
+class SpeedGroups(Section):
+    """Groups of clients by speed factor; a larger factor is a slower client."""
+
+    factors: tuple[Annotated[float, Field(gt=0)], ...] = Field((1.3, 1.0, 0.7), min_length=1)
+    shares: tuple[Annotated[float, Field(ge=0, le=1e9)], ...] = Field(
+        (0.25, 0.5, 0.25), min_length=1
+    )
+
+    @model_validator(mode="after")
+    def _matching(self) -> SpeedGroups:
+        if len(self.factors) != len(self.shares) or sum(self.shares) <= 0:
+            raise ValueError("needs as many shares as factors, at least one above 0")
+        return self
+
+
+class Simulation(Section):
+    """The clients and their world."""
+
+    clients: int = Field(1000, ge=1)
+    max_time: float | None = Field(None, gt=0)
+    """Simulated time at which every task ends."""
+    until: Literal["each", "all", "time"] = "each"
+    """When training ends: of each task at its target; of all tasks when the last has reached its
+    own; only at a limit of time or rounds (targets are noted, nothing more)."""
+    loss_rate: float = Field(0.0, ge=0, lt=1)
+    """Probability that a request is lost, noticed when its update should have come."""
+    delay: Annotated[SerializeAsAny[DelayOptions], Part(DELAYS)] = ShiftedExponential()
+    """How long a local training takes (fedast list delays)."""
+    speeds: SpeedGroups = SpeedGroups()
+    availability: Annotated[SerializeAsAny[AvailabilityOptions], Part(AVAILABILITY)] = ActiveCap()
+    """Which clients can be asked (fedast list availability)."""
+
+    @property
+    def active_cap(self) -> int | None:
+        """How many clients may hold requests at a time, if there is a limit."""
+        return self.availability.active_cap(self.clients)
+
+    @property
+    def most_active(self) -> int:
+        """The most clients that can hold requests at a time."""
+        return self.active_cap or self.clients
+
+
+# --- tasks -------------------------------------------------------------------------------
+
+
+class TrainingOverrides(Section):
+    """Training settings; what is not given is the task's own."""
+
+    local_steps: Count | None = None
+    batch_size: Count | None = None
+    client_lr: LearningRate | None = None
+    server_lr: LearningRate | None = None
+    weight_decay: WeightDecay | None = None
+    sampling: Sampling | None = None
+
+
+def _named(key: str) -> BeforeValidator:
+    """A bare word stands for a table with that one key."""
+    return BeforeValidator(lambda given: {key: given} if isinstance(given, str) else given)
+
+
+class TaskConfig(TrainingOverrides):
+    """One model to train."""
+
+    use: str = Field(validation_alias=AliasChoices("use", "task"))
+    """A task that fedast knows (``fedast list tasks``), or your own: package.module:function."""
+    name: str | None = Field(None, min_length=1)
+    """Its name in this run; default: that of ``use``."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """The options of that task."""
+    initialization: Literal["model", "glorot", "he"] = "model"
+    """How the weights begin: as the model makes them (those of fedast: as PyTorch does by default),
+    or by Glorot's or He's rule with biases of zero."""
+    sync: TrainingOverrides | None = None
+    """Training settings that hold with synchronous algorithms only."""
+    step_cost: Positive | None = None
+    """Relative work of one local step, for the simulated delays."""
+    requests: Count | None = None
+    """Active requests R (asynchronous algorithms)."""
+    buffer: Count | None = None
+    """Buffer size b (asynchronous algorithms)."""
+    share: Share = 1.0
+    """Share of the clients (synchronous algorithms)."""
+    server_optimizer: Annotated[
+        SerializeAsAny[ServerOptimizerOptions] | None, Part(SERVER_OPTIMIZERS, "sgd")
+    ] = None
+    """How the model steps along the aggregated update; default: sgd."""
+    aggregator: Annotated[SerializeAsAny[AggregatorOptions] | None, Part(AGGREGATORS, "mean")] = (
+        None
+    )
+    """How the updates of a round become one; default: their mean."""
+    calibration: Annotated[Calibration | None, _named("use")] = None
+    """Cached calibration; default: never."""
+    level: Literal["low", "main", "high"] = "main"
+    """Which of the task's targets holds, if ``target`` is not given."""
+    target: float | None = None
+    max_rounds: Count | None = None
+    max_time: Positive | None = None
+    evaluate_every: Count | None = None
+    join_time: NotNegative = 0.0
+    leave_time: Positive | None = None
+
+
+def _shortest(part: Any) -> Any:
+    table = part.model_dump(mode="json") if isinstance(part, Options) else part
+    return table["name"] if isinstance(table, dict) and set(table) == {"name"} else table
+
+
+_plain_name = PlainSerializer(_shortest)
+"""A part without options is written as its name, not as a table."""
+
+
+class Compute(Section):
+    """Where and how the models are trained."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    trainer: Annotated[str | TrainerOptions, Part(TRAINERS, words=("auto",)), _plain_name] = "auto"
+    """How clients are trained. auto: batched on a GPU; on a CPU the fastest of fedast's own
+    for each task, which is found by timing them."""
+    trainers: dict[str, Annotated[TrainerOptions, Part(TRAINERS), _plain_name]] = Field(
+        default_factory=dict
+    )
+    """The trainer of each task; ``auto`` writes down here what it chose."""
+    precision: Literal["auto", "fp32", "tf32", "fp16", "bf16"] = "auto"
+    """On a GPU: fp32; tf32 (auto) in all matrix products; fp16 (as many digits, faster) or bf16 in
+    the kernels for convolutions and the LSTM, tf32 in the rest."""
+    batch_limit: int = Field(256, ge=1, le=4096)
+    """Clients that are trained together at most."""
+    workers: int | None = Field(None, ge=1, le=256)
+    """Worker processes; default: one per core."""
+    threads: int = Field(1, ge=1, le=256)
+    """CPU threads of one run, for serial training and all that is not training."""
+
+
+class FederationConfig(Section):
+    """A real federation: ``fedast serve`` and ``fedast client``. Times are in seconds."""
+
+    transport: Annotated[TransportOptions, Part(TRANSPORTS), _plain_name] = Nats()
+    """What carries the messages."""
+    min_clients: int = Field(1, ge=1)
+    """Clients that must be there before it begins."""
+    lease: float = Field(30.0, gt=0)
+    """Without a sign of life for so long, a client is gone and its requests go to others."""
+    request_timeout: float = Field(3600.0, gt=0)
+    """In which a client that is there must answer a request."""
+    redeliver_after: float = Field(30.0, ge=1)
+    """A request that nobody works on is handed out again after so long."""
+    commit_every: float = Field(1.0, ge=0)
+    """Between commits of the server's write-ahead log."""
+    norm_bound: float | None = Field(None, gt=0)
+    """Updates with a larger norm are invalid."""
+    half_uploads: bool = False
+    """Whether clients upload in half precision."""
+    evaluate: Literal["server", "clients"] = "server"
+    """Where models are evaluated: on the task's test set, or on samples that clients hold back."""
+    evaluators: int = Field(5, ge=1)
+    """Clients that evaluate a model; their numbers of samples are their weights."""
+    holdout: float = Field(0.2, gt=0, lt=1)
+    """The part of its samples that a client holds back where clients evaluate."""
+    strikes: int = Field(3, ge=1)
+    """Invalid uploads after which a client is quarantined."""
+    replicas: int = Field(1, ge=1, le=5)
+    """Nodes of a NATS cluster that keep queues, uploads and models; at most as many as it has."""
+    metrics_port: int | None = Field(None, ge=1, le=65535)
+    """Where Prometheus finds /metrics on this machine; default: nowhere."""
+    data: dict[str, str] = Field(default_factory=dict)
+    """A client's own data by task: package.module:function of its number, giving inputs and labels.
+    Default: its part of the task's own partition."""
+
+
+class RunConfig(Section):
+    """A whole configuration file."""
+
+    seed: int = Field(0, ge=0, lt=2**63)
+    path: tuple[str, ...] = ()
+    """Folders where modules with your own tasks are; default: the file's own folder."""
+    algorithm: Annotated[SerializeAsAny[AlgorithmOptions], Part(ALGORITHMS)] = FedASTDynamic()
+    """Who trains what, and when models step (fedast list algorithms)."""
+    algorithms: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Settings of other algorithms, used when a comparison switches to one of them."""
+    simulation: Simulation = Simulation()
+    compute: Compute = Compute()
+    federation: FederationConfig = FederationConfig()
+    observers: tuple[Annotated[SerializeAsAny[ObserverOptions], Part(OBSERVERS)], ...] = ()
+    """Who else sees the run go by (fedast list observers)."""
+    tasks: tuple[TaskConfig, ...] = Field(min_length=1)

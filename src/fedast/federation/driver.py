@@ -1,0 +1,187 @@
+"""The driver of a real federation: the same control plane as in the simulator, without its clock.
+
+Events come from the network. Each is passed to the algorithm; its commands are either executed at
+once in the data plane (accept, aggregate, evaluate, measure) or become *effects* on the network
+(send, withdraw, ask). The driver knows neither sockets nor files: the caller carries out the
+effects and logs the events. A new driver that gets the same events reaches the same state and the
+same effects; that is how a server recovers from a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias, assert_never, final
+
+from fedast.core.delivery import deliver
+from fedast.core.protocol import (
+    Accept,
+    Aggregate,
+    Algorithm,
+    ClientId,
+    Command,
+    Dispatch,
+    Drop,
+    Evaluate,
+    Evaluated,
+    Event,
+    Finish,
+    Ignore,
+    MeasureVariances,
+    Observer,
+    Reallocate,
+    RequestId,
+    TaskName,
+    VariancesMeasured,
+    Version,
+)
+from fedast.core.streams import Stream
+from fedast.learner.protocol import Learner
+
+
+@final
+class LivePool:
+    """The clients that are here now. While paused, no client can be drawn."""
+
+    def __init__(self, cap: int | None = None) -> None:
+        self._cap = cap
+        self._here: list[ClientId] = []
+        self.paused = False
+
+    def __contains__(self, client: ClientId) -> bool:
+        return client in self._here
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    @property
+    def here(self) -> list[ClientId]:
+        """All clients, paused or not."""
+        return list(self._here)
+
+    def join(self, client: ClientId) -> None:
+        if client not in self._here:
+            self._here.append(client)
+            self._here.sort()
+
+    def leave(self, client: ClientId) -> None:
+        if client in self._here:
+            self._here.remove(client)
+
+    def draw(self, stream: Stream, holders: Collection[ClientId]) -> ClientId | None:
+        if self.paused or not self._here:
+            return None
+        client = self._here[stream.below(len(self._here))]
+        if self._cap is not None and len(holders) >= self._cap and client not in holders:
+            return None
+        return client
+
+    def available(self, stream: Stream, extra: int = 0) -> Sequence[ClientId]:
+        if self.paused:
+            return ()
+        if self._cap is None or self._cap + extra >= len(self._here):
+            return tuple(self._here)
+        return tuple(self._here[i] for i in stream.sample(len(self._here), self._cap + extra))
+
+    def everyone(self) -> Sequence[ClientId]:
+        return () if self.paused else tuple(self._here)
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    request: RequestId
+    task: TaskName
+    client: ClientId
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """A request that was sent is not needed any more."""
+
+    sent: Send
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Have clients evaluate this model; ``Evaluated`` will follow."""
+
+    task: TaskName
+    round: Version
+
+
+Effect: TypeAlias = Send | Withdraw | Ask
+
+
+@final
+class Driver:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        learner: Learner,
+        observer: Observer,
+        *,
+        ask_clients: bool = False,
+    ) -> None:
+        """``ask_clients``: clients evaluate models, not the learner."""
+        self._algorithm = algorithm
+        self._learner = learner
+        self._observer = observer
+        self.open: dict[RequestId, Send] = {}
+        """Requests in flight, as they were sent."""
+        self._ask_clients = ask_clients
+        self.asked: dict[tuple[TaskName, Version], None] = {}
+        """Evaluations that clients were asked for and that have no result yet."""
+        self.sent = 0
+        """The number of requests so far."""
+
+    @property
+    def unfinished(self) -> tuple[TaskName, ...]:
+        return self._algorithm.unfinished
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Pass an event to the algorithm; the effects to carry out."""
+        effects: list[Effect] = []
+        if isinstance(event, Evaluated):
+            if self.asked.pop((event.task, event.round), 0) == 0:
+                return []  # it has a result already
+            self._observer.evaluated(now, event)
+        execute = partial(self._execute, effects)
+        deliver(event, now, self._algorithm, execute, self._observer)
+        return effects
+
+    def _execute(self, effects: list[Effect], command: Command) -> Event | None:
+        match command:
+            case Dispatch():
+                send = Send(command.request, command.task, command.client, command.version)
+                self.open[send.request] = send
+                self.sent = max(self.sent, send.request + 1)
+                self._learner.dispatch(send.request, send.task, send.client, send.version)
+                effects.append(send)
+            case Accept():
+                self.open.pop(command.request, None)
+                if command.counted:
+                    self._learner.accept(command.request, command.task)
+            case Aggregate():
+                self._learner.aggregate(command.task, command.requests, command.weights)
+            case Evaluate() if self._ask_clients:
+                self.asked[command.task, command.round] = None
+                effects.append(Ask(command.task, command.round))
+            case Evaluate():
+                found = self._learner.evaluate(command.task)
+                return Evaluated(command.task, command.round, found.metric, found.loss)
+            case MeasureVariances():
+                return VariancesMeasured(
+                    {name: self._learner.variance(name) for name in command.tasks}
+                )
+            case Drop():
+                self._learner.drop(command.request, command.task)
+                gone = self.open.pop(command.request, None)
+                if gone is not None:
+                    effects.append(Withdraw(gone))
+            case Finish() | Ignore() | Reallocate():
+                pass
+            case _:
+                assert_never(command)
+        return None

@@ -1,0 +1,106 @@
+"""Entries of the write-ahead log as lines of JSON.
+
+This is the only module that knows the format on disk: one object per line, ``e`` for the kind of
+event, short keys for its fields, ``t`` for the time. Logs of version 0.1.0 have the same format.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+from fedast.core.protocol import StopReason
+from fedast.federation.log_events import (
+    ClientJoined,
+    ClientLeft,
+    ClientQuarantined,
+    Configured,
+    Entry,
+    EvaluationReceived,
+    LogEvent,
+    ModelEvaluated,
+    ModelPublished,
+    ModelRetired,
+    Paused,
+    RequestFailed,
+    Resumed,
+    StrikeRecorded,
+    TasksEnded,
+    TaskStarted,
+    TrainingBegan,
+    TrainingFailed,
+    UpdateReceived,
+    UploadIgnored,
+)
+
+_KINDS: Mapping[str, type[LogEvent]] = {
+    "config": Configured,
+    "join": ClientJoined,
+    "leave": ClientLeft,
+    "quarantine": ClientQuarantined,
+    "start": TrainingBegan,
+    "arrive": UpdateReceived,
+    "lost": RequestFailed,
+    "evaluated": ModelEvaluated,
+    "answer": EvaluationReceived,
+    "add": TaskStarted,
+    "stop": TasksEnded,
+    "pause": Paused,
+    "resume": Resumed,
+    "model": ModelPublished,
+    "retire": ModelRetired,
+    "failure": TrainingFailed,
+    "strike": StrikeRecorded,
+    "superseded": UploadIgnored,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+_KEYS = {"client": "c", "request": "r", "work_seconds": "w", "sequence": "place"}
+"""Fields whose key is not their name; and the loss of an update is ``l``."""
+
+
+class BadEntry(ValueError):
+    """A line that is no entry of a write-ahead log; the text says why."""
+
+
+def _key(kind: type[LogEvent], field: str) -> str:
+    if kind is UpdateReceived and field == "loss":
+        return "l"
+    return _KEYS.get(field, field)
+
+
+_FIELDS = {
+    kind: tuple((field.name, _key(kind, field.name), field.default) for field in fields(kind))
+    for kind in _NAMES
+}
+
+
+def encode(entry: Entry) -> str:
+    event = entry.event
+    kind = type(event)
+    table: dict[str, Any] = {"e": _NAMES[kind]}
+    for field, key, default in _FIELDS[kind]:
+        value = getattr(event, field)
+        if value is not None or default is MISSING:
+            table[key] = value
+    table["t"] = entry.time
+    return json.dumps(table, separators=(",", ":")) + "\n"
+
+
+def decode(line: str) -> Entry:
+    """The entry on this line; ``BadEntry`` if it is damaged or from a later version of fedast."""
+    try:
+        table = json.loads(line)
+        kind = _KINDS[table["e"]]
+        values = {
+            field: table[key]
+            for field, key, default in _FIELDS[kind]
+            if key in table or default is MISSING
+        }
+        if kind is TasksEnded:
+            values["tasks"] = tuple(values["tasks"])
+            values["reason"] = StopReason(values["reason"])
+        return Entry(table["t"], kind(**values))
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadEntry(f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,182 @@
+"""What can happen in a federation, as its write-ahead log records it.
+
+Replaying these events, in order, rebuilds the server's state. Some come from an upload; they carry
+its ``sequence`` number, from which the server knows where to read on after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from fedast.core.protocol import ClientId, RequestId, StopReason, TaskName, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """The first event: what the federation was started with."""
+
+    digest: str
+    config: Mapping[str, Any] | None = None
+    """Version 0.1.0 recorded only the digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientJoined:
+    client: ClientId
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLeft:
+    client: ClientId
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuarantined:
+    client: ClientId
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBegan:
+    """Enough clients have joined."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateReceived:
+    request: RequestId
+    work_seconds: float
+    loss: float
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """No usable update will come of this request."""
+
+    request: RequestId
+    invalid: bool
+    sequence: int | None = None
+    """None if no upload says so: the request timed out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEvaluated:
+    """The result of a federated evaluation."""
+
+    task: TaskName
+    round: Version
+    metric: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationReceived:
+    """One client's part of a federated evaluation; the values are not recorded."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    """A task that was to start later was added."""
+
+    task: TaskName
+
+
+@dataclass(frozen=True, slots=True)
+class TasksEnded:
+    """Tasks were ended from outside."""
+
+    tasks: tuple[TaskName, ...]
+    reason: StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPublished:
+    task: TaskName
+    version: Version
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRetired:
+    task: TaskName
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingFailed:
+    """A client reported that it could not train."""
+
+    client: ClientId
+
+
+@dataclass(frozen=True, slots=True)
+class StrikeRecorded:
+    """A client sent an invalid update, or did not answer in time."""
+
+    client: ClientId
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadIgnored:
+    """An upload that answers no open request."""
+
+    sequence: int
+
+
+LogEvent: TypeAlias = (
+    Configured
+    | ClientJoined
+    | ClientLeft
+    | ClientQuarantined
+    | TrainingBegan
+    | UpdateReceived
+    | RequestFailed
+    | ModelEvaluated
+    | EvaluationReceived
+    | TaskStarted
+    | TasksEnded
+    | Paused
+    | Resumed
+    | ModelPublished
+    | ModelRetired
+    | TrainingFailed
+    | StrikeRecorded
+    | UploadIgnored
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event and when it happened, in seconds since the federation began."""
+
+    time: float
+    event: LogEvent
+
+    @property
+    def sequence(self) -> int | None:
+        """Of the upload that the event came from, if it came from one."""
+        match self.event:
+            case (
+                UpdateReceived(sequence=sequence)
+                | RequestFailed(sequence=sequence)
+                | EvaluationReceived(sequence=sequence)
+                | StrikeRecorded(sequence=sequence)
+                | UploadIgnored(sequence=sequence)
+            ):
+                return sequence
+            case _:
+                return None

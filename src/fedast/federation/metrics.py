@@ -1,0 +1,98 @@
+"""The server's metrics, for Prometheus and for ``fedast federation status``."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import final
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import Counter as CounterMetric
+
+from fedast.core.protocol import Algorithm, ClientId
+from fedast.federation.driver import Driver, LivePool
+from fedast.records.metrics import RunMetrics
+
+_LISTED = 1000
+"""The most clients that a status lists."""
+
+
+@final
+class ServerMetrics:
+    def __init__(self, algorithm: Algorithm, run_metrics: RunMetrics) -> None:
+        self._algorithm = algorithm
+        self._run_metrics = run_metrics
+        self.registry = CollectorRegistry()
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"fedast_{name}", text, labels, registry=self.registry)
+
+        def counter(name: str, text: str, *labels: str) -> CounterMetric:
+            return CounterMetric(f"fedast_{name}", text, labels, registry=self.registry)
+
+        self.updates = counter("updates", "Updates that counted.", "task")
+        self.invalid = counter("invalid_updates", "Updates that were refused.")
+        self.ignored = counter("ignored_updates", "Updates that came late, twice or unasked for.")
+        self.commit_failures = counter("commit_failures", "Commits that failed.")
+        self.commits = Histogram(
+            "fedast_commit_seconds", "Time of a commit.", registry=self.registry
+        )
+        self._clients = gauge("clients", "Clients that have joined.")
+        self._flight = gauge("requests_in_flight", "Requests in flight.", "task")
+        self._rounds = gauge("round", "Rounds of a task.", "task")
+        self._metric = gauge("metric", "A task's latest test metric.", "task")
+
+    def update(self, pool: LivePool) -> None:
+        """Set the gauges, after an event."""
+        self._clients.set(len(pool))
+        for status in self._algorithm.status():
+            self._flight.labels(status.name).set(status.in_flight)
+            self._rounds.labels(status.name).set(status.round)
+            curve = self._run_metrics.tasks[status.name].curve
+            if curve:
+                self._metric.labels(status.name).set(curve[-1].value)
+
+    def status(
+        self, driver: Driver, pool: LivePool, quarantined: Collection[ClientId], now: float
+    ) -> str:
+        held = Counter(send.client for send in driver.open.values())
+        table = {
+            "seconds": round(now, 1),
+            "client_count": len(pool),
+            "clients": pool.here[:_LISTED],
+            "paused": pool.paused,
+            "quarantined": sorted(quarantined)[:_LISTED],
+            "requests": {str(client): held[client] for client in sorted(held)[:_LISTED]},
+            "tasks": {
+                status.name: {
+                    "round": status.round,
+                    "in_flight": status.in_flight,
+                    "requests": status.active_requests,
+                    "buffered": status.buffered,
+                    "buffer": status.buffer_size,
+                    "updates": self._run_metrics.tasks[status.name].updates,
+                    "metric": self._latest(status.name),
+                    "finished": None if status.finished is None else status.finished.value,
+                }
+                for status in self._algorithm.status()
+            },
+        }
+        return json.dumps(table)
+
+    def _latest(self, task: str) -> float | None:
+        curve = self._run_metrics.tasks[task].curve
+        return round(curve[-1].value, 4) if curve else None
+
+    def serve(self, port: int, address: str = "127.0.0.1") -> Callable[[], None]:
+        """Serve ``/metrics``; calling the result stops it."""
+        from prometheus_client import start_http_server
+
+        server, thread = start_http_server(port, address, registry=self.registry)
+
+        def end() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join(2)
+
+        return end

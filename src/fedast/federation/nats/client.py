@@ -1,0 +1,147 @@
+"""The client's side of the transport over NATS, and the sender of control commands."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import final
+
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+
+from fedast.core.protocol import ClientId
+from fedast.federation.backoff import retry
+from fedast.federation.nats.connection import TROUBLE, Connection, Credentials, close, connect
+from fedast.federation.nats.names import (
+    CHUNK,
+    CHUNKS_HEADER,
+    CONTROL_INBOX,
+    CONTROL_SUBJECT,
+    MODELS,
+    REQUESTS,
+    consumer,
+    hello_subject,
+    model_subject,
+    upload_subject,
+)
+from fedast.federation.reassembly import chunk_count
+from fedast.federation.transport import Delivery, TransportError
+
+log = logging.getLogger("fedast.nats")
+_PAUSES = (0.1, 0.3, 1.0)
+"""Between looking for a model again: a node of a cluster may not have it yet."""
+
+
+@final
+class _NatsDelivery:
+    def __init__(self, message: Msg) -> None:
+        self._message = message
+
+    @property
+    def data(self) -> bytes:
+        return self._message.data
+
+    async def working(self) -> None:
+        with suppress(*TROUBLE):
+            await self._message.in_progress()
+
+    async def done(self) -> None:
+        with suppress(*TROUBLE):  # not acknowledged: it comes again, and its upload counts once
+            await self._message.ack()
+
+    async def give_back(self) -> None:
+        with suppress(*TROUBLE):
+            await self._message.nak()
+
+
+@final
+class NatsClient:
+    def __init__(self, connection: Connection, client: ClientId, patience: float) -> None:
+        self._connection = connection
+        self._js: JetStreamContext = connection.jetstream(timeout=4)
+        self._client = client
+        self._patience = patience
+        self._subscription: JetStreamContext.PullSubscription | None = None
+
+    @property
+    def patience(self) -> float:
+        return self._patience
+
+    async def next(self, timeout: float) -> Delivery | None:
+        self._connection.check()
+        try:
+            if self._subscription is None:
+                self._subscription = await self._js.pull_subscribe_bind(
+                    consumer(self._client), stream=REQUESTS
+                )
+            messages = await self._subscription.fetch(1, timeout=timeout)
+        except TimeoutError:
+            return None
+        except TROUBLE as error:
+            log.warning("waiting for a request: %s", error or type(error).__name__)
+            self._subscription = None
+            await asyncio.sleep(min(1.0, timeout))
+            return None
+        return _NatsDelivery(messages[0]) if messages else None
+
+    async def fetch(self, name: str) -> bytes | None:
+        chunks: list[bytes] = []
+        count = 1
+        while len(chunks) < count:
+            found = await self._fetch_chunk(name, len(chunks))
+            if found is None:
+                return None
+            count = int((found.headers or {}).get(CHUNKS_HEADER, "1"))
+            chunks.append(found.data)
+        return b"".join(chunks)
+
+    async def _fetch_chunk(self, name: str, number: int) -> Msg | None:
+        subject = f"$JS.API.DIRECT.GET.{MODELS}.{model_subject(name, number)}"
+        get = partial(self._connection.request, subject, b"", timeout=10)
+        for pause in (*_PAUSES, None):
+            found = await retry(get, partial(self._trouble, "fetching a model"), on=TROUBLE)
+            if "Status" not in (found.headers or {}):
+                return found
+            if pause is not None:
+                await asyncio.sleep(pause)
+        return None
+
+    async def upload(self, name: str, data: bytes) -> None:
+        count = chunk_count(len(data), CHUNK)
+        for number in range(count):
+            subject = upload_subject(self._client, f"{name}.{number}-{count}")
+            headers = {"Nats-Msg-Id": f"{self._client}.{name}.{number}"}
+            chunk = data[number * CHUNK : (number + 1) * CHUNK]
+            publish = partial(self._js.publish, subject, chunk, headers=headers)
+            await retry(publish, partial(self._trouble, "uploading"), on=TROUBLE)
+
+    def _trouble(self, doing: str, error: Exception) -> None:
+        """Raises if trying again is of no use."""
+        self._connection.check()
+        log.warning("%s: %s; trying again", doing, error or type(error).__name__)
+
+    async def hello(self, data: bytes) -> None:
+        with suppress(*TROUBLE):
+            await self._connection.publish(hello_subject(self._client), data)
+
+    async def close(self) -> None:
+        await close(self._connection)
+
+
+async def send_command(
+    servers: Sequence[str], credentials: Credentials, data: bytes, timeout: float = 10.0
+) -> bytes:
+    """Send a control command to the FedAST server and wait for its answer."""
+    connection = await connect(
+        servers, credentials, name="control", inbox_prefix=CONTROL_INBOX, patience=timeout
+    )
+    try:
+        message = await connection.request(CONTROL_SUBJECT, data, timeout=timeout)
+        return message.data
+    except TROUBLE as error:
+        raise TransportError("the FedAST server does not answer") from error
+    finally:
+        await close(connection)

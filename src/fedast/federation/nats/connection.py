@@ -1,0 +1,146 @@
+"""Connecting to NATS with a certificate; an error says why the connection was refused."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.js.errors import Error as JetStreamError
+
+from fedast.federation.backoff import retry
+from fedast.federation.transport import Refused, TransportError
+
+log = logging.getLogger("fedast.nats")
+TROUBLE = (NatsError, JetStreamError, TimeoutError, OSError)
+"""Errors of NATS that are worth another try."""
+_REFUSALS = 20
+"""A key that was valid must be refused so often in a row, twice a second, to count as revoked."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A folder with ``ca.pem``, ``cert.pem`` and ``key.pem``."""
+
+    folder: Path
+
+    def context(self) -> ssl.SSLContext:
+        files = [self.folder / name for name in ("ca.pem", "cert.pem", "key.pem")]
+        for file in files:
+            if not file.is_file():
+                raise Refused(f"{file}: there is no such file; copy the whole credentials folder")
+        try:
+            context = ssl.create_default_context(cafile=str(files[0]))
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.load_cert_chain(files[1], files[2])
+        except (ssl.SSLError, OSError) as error:
+            raise Refused(f"{self.folder}: its keys cannot be used ({error})") from error
+        return context
+
+
+class Connection(Client):
+    thrown_out = False
+    """It was connected, and is now refused again and again."""
+
+    def check(self) -> None:
+        """Raise if waiting for the connection is of no use."""
+        if self.is_closed:
+            raise TransportError("the connection to NATS is closed for good")
+        if self.thrown_out:
+            raise Refused("NATS refuses our key: it was renewed, or this client was expelled")
+
+
+async def connect(
+    servers: Sequence[str],
+    credentials: Credentials,
+    *,
+    name: str,
+    inbox_prefix: str = "_INBOX",
+    patience: float | None = None,
+) -> Connection:
+    """Connect, trying for ``patience`` seconds (None: for ever) while nobody answers."""
+    context = credentials.context()
+    loop = asyncio.get_running_loop()
+    began, dropped = loop.time(), 0
+    errors: list[str] = []
+    refusals = 0
+    connection = Connection()
+
+    async def failed(error: Exception) -> None:
+        nonlocal refusals
+        errors.append(str(error))
+        del errors[:-10]
+        log.warning("%s: %s", name, error)
+        refusals = refusals + 1 if "authorization" in str(error).lower() else 0
+        connection.thrown_out = refusals >= _REFUSALS
+
+    async def let_in() -> None:
+        nonlocal refusals
+        refusals = 0
+
+    async def open_connection(lasting: bool) -> None:
+        nonlocal connection
+        connection = Connection()
+        await connection.connect(
+            list(servers),
+            tls=context,
+            name=name,
+            inbox_prefix=inbox_prefix.encode(),
+            allow_reconnect=lasting,
+            max_reconnect_attempts=-1 if lasting else 0,
+            reconnect_time_wait=0.5,  # type: ignore[arg-type]  # any number, in fact
+            connect_timeout=5,
+            error_cb=failed,
+            reconnected_cb=let_in,
+            ping_interval=10,
+            max_outstanding_pings=2,
+        )
+
+    async def attempt() -> Connection:
+        # A lasting connection would silently try again for ever when it is refused, so the first
+        # one is not lasting.
+        errors.clear()
+        await open_connection(lasting=False)
+        await connection.flush(5)
+        await connection.close()
+        await open_connection(lasting=True)
+        return connection
+
+    def give_up_or_wait(error: Exception) -> None:
+        nonlocal dropped
+        if isinstance(error, ssl.SSLError):
+            raise Refused(f"{servers[0]}: {_tls_text(error)}") from error
+        said = " ".join([str(error), *errors])
+        if any(word in said.lower() for word in ("authorization", "certificate", "ssl")):
+            raise Refused(f"{servers[0]}: does not let {name} in ({said})") from error
+        # Somebody is there but hangs up after the TLS handshake. Several times in a row, that is a
+        # refusal of our certificate (with TLS 1.3 the reason comes too late for us to see it).
+        dropped = dropped + 1 if "connection lost" in said.lower() else 0
+        if dropped >= 5:
+            raise Refused(f"{servers[0]}: does not let {name} in (it hangs up)") from error
+        if patience is not None and loop.time() - began > patience:
+            raise TransportError(f"{servers[0]}: nobody answers ({error})") from error
+        log.info("%s: %s does not answer yet (%s)", name, servers[0], error)
+
+    # (ssl.SSLError is an OSError.)
+    return await retry(attempt, give_up_or_wait, on=(NatsError, OSError, TimeoutError), longest=5.0)
+
+
+def _tls_text(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate was not signed by our authority ({error.verify_message})"
+    return f"the TLS handshake failed ({error.reason or error})"
+
+
+async def close(connection: Client) -> None:
+    with suppress(*TROUBLE):
+        await asyncio.wait_for(connection.flush(2), 3)
+    # nats-py writes what is left, and fails if the other side has closed TLS already.
+    with suppress(*TROUBLE, AttributeError):
+        await connection.close()

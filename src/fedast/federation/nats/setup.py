@@ -1,0 +1,273 @@
+"""The keys of a federation and the configuration of its NATS server.
+
+An authority of the federation's own signs one certificate for the NATS server, one for the FedAST
+server, one for control commands, and one per client. NATS takes the name in a certificate as the
+user (``verify_and_map``), and each user has its own permissions. Nothing sends keys anywhere: they
+stay in the folders that they are made in until somebody copies them.
+
+The users are in one file, ``users.conf``, beside ``nats.conf``, by the subjects of their
+certificates. A new key has a new subject, so that the old one becomes invalid.
+
+The nodes of a cluster trust one another completely, so a second authority signs the certificates
+that they use among themselves: a client's key is of no use there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from filelock import FileLock
+
+from fedast.core.protocol import ClientId
+from fedast.federation.keys import Authority, hosts_of, subject
+from fedast.federation.nats.names import (
+    CHUNK,
+    CONTROL_INBOX,
+    CONTROL_SUBJECT,
+    client_permissions,
+)
+from fedast.records.files import write_atomically
+
+SERVER, CONTROL = "server", "control"
+ROUTES = 6222
+"""The port on which the nodes of a cluster talk to one another."""
+
+
+def client_name(client: ClientId) -> str:
+    return f"client-{client}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The files in a federation's folder."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "federation.toml"
+
+    @property
+    def authority(self) -> Path:
+        return self.root / "authority"
+
+    @property
+    def register(self) -> Path:
+        return self.authority / "issued.json"
+
+    @property
+    def nats(self) -> Path:
+        return self.root / "nats"
+
+    @property
+    def nodes(self) -> list[str]:
+        """The machines of a NATS cluster; empty if there is one server, with folder ``nats``."""
+        return sorted(path.parent.name for path in self.nats.glob("*/nats.conf"))
+
+    @property
+    def nats_config(self) -> Path:
+        """Of the NATS server, or of the first node."""
+        return self.nats.joinpath(*self.nodes[:1], "nats.conf")
+
+    def credentials(self, name: str) -> Path:
+        return self.root / ("clients" if name.startswith("client-") else "keys") / name
+
+    @property
+    def clients(self) -> list[ClientId]:
+        folder = self.root / "clients"
+        numbers = [path.name.removeprefix("client-") for path in folder.glob("client-*")]
+        return sorted(int(number) for number in numbers if number.isdecimal())
+
+    @property
+    def run(self) -> Path:
+        return self.root / "run"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+
+def initialise(
+    layout: Layout,
+    clients: int,
+    *,
+    hosts: Sequence[str],
+    port: int,
+    config: str,
+    nodes: Sequence[str] = (),
+) -> None:
+    """Create the folder of a federation; ``nodes`` are the hosts of a NATS cluster."""
+    layout.root.mkdir(parents=True)
+    for folder in (layout.nats, layout.logs):
+        folder.mkdir()
+    authority = Authority(layout.authority, layout.root.name)
+    if nodes:
+        routes = Authority(layout.authority / "routes", f"{layout.root.name} routes")
+        for node in nodes:
+            folder = layout.nats / node
+            authority.issue(folder / "tls", "nats", [node, "localhost", "127.0.0.1"])
+            routes.issue(folder / "routes", node, [node])
+            text = nats_config(port=port, name=node) + cluster_config(node, nodes, port)
+            (folder / "nats.conf").write_text(text)
+    else:
+        authority.issue(layout.nats / "tls", "nats", hosts)
+        layout.nats_config.write_text(nats_config(port=port))
+    write_atomically(layout.register, json.dumps({"numbers": {}, "expelled": []}))
+    with register_of(layout) as register:
+        register.issue([SERVER, CONTROL, *map(client_name, range(clients))])
+    layout.config.write_text(config)
+
+
+@contextmanager
+def register_of(layout: Layout) -> Iterator[Register]:
+    """The register, for one process at a time; others wait."""
+    with FileLock(layout.register.with_name("lock")):
+        yield Register(layout)
+
+
+@final
+class Register:
+    """Who has which key: ``authority/issued.json``."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        found = json.loads(layout.register.read_text())
+        self.numbers: dict[str, int] = found["numbers"]
+        """The number of the valid key of each name: 1 for the first, 2 for the second."""
+        self.expelled: list[str] = found["expelled"]
+
+    def issue(self, names: Sequence[str]) -> None:
+        """Make a new key for each name; an earlier one becomes invalid."""
+        authority = Authority(self._layout.authority, self._layout.root.name)
+        for name in names:
+            number = self.numbers.get(name, 0) + 1
+            authority.issue(self._layout.credentials(name), name, number=number)
+            self.numbers[name] = number
+        self._write()
+
+    def admit(self, count: int) -> list[str]:
+        """Make keys for further clients. The numbers of expelled clients are not used again."""
+        known = [*self.numbers, *self.expelled]
+        taken = [int(name.removeprefix("client-")) for name in known if name.startswith("client-")]
+        first = max(taken, default=-1) + 1
+        names = [client_name(number) for number in range(first, first + count)]
+        self.issue(names)
+        return names
+
+    def expel(self, names: Sequence[str]) -> None:
+        """Make their keys invalid; their folders are renamed, not deleted."""
+        for name in names:
+            if name in self.expelled:
+                continue  # users.conf is written again all the same
+            del self.numbers[name]
+            self.expelled.append(name)
+            folder = self._layout.credentials(name)
+            if folder.exists():
+                folder.rename(folder.with_name(f"expelled-{name}"))
+        self._write()
+
+    def renew_nats(self) -> None:
+        """Make new certificates for the NATS servers, for the same hosts. (The old ones remain
+        valid until they expire: there is no revocation list.)"""
+        authority = Authority(self._layout.authority, self._layout.root.name)
+        for folder in self._nodes():
+            authority.issue(folder / "tls", "nats", hosts_of(folder / "tls"))
+            if (folder / "routes").exists():
+                routes = Authority(self._layout.authority / "routes", "routes")
+                routes.issue(folder / "routes", folder.name, [folder.name])
+
+    def _nodes(self) -> list[Path]:
+        return [self._layout.nats / node for node in self._layout.nodes] or [self._layout.nats]
+
+    def _write(self) -> None:
+        text = json.dumps({"numbers": self.numbers, "expelled": self.expelled}, indent=1)
+        write_atomically(self._layout.register, text + "\n")
+        for folder in self._nodes():
+            write_atomically(folder / "users.conf", users_config(self.numbers))
+
+
+def users_config(numbers: Mapping[str, int]) -> str:
+    """The users of NATS, and what each may publish and subscribe to."""
+    users = []
+    for name, number in numbers.items():
+        if name == SERVER:
+            allowed = [">"], [">"]
+        elif name == CONTROL:
+            allowed = [CONTROL_SUBJECT], [f"{CONTROL_INBOX}.>"]
+        else:
+            allowed = client_permissions(int(name.removeprefix("client-")))
+        users.append(_user(subject(name, number), *allowed))
+    head = "# The users; written by `fedast federation init`, `admit`, `renew` and `expel`.\n"
+    return f"{head}users: [\n{''.join(users)}]\n"
+
+
+def nats_config(*, port: int, name: str = "fedast") -> str:
+    """Its paths are relative to the folder that nats-server is started in."""
+    tls = """tls {
+  cert_file: "tls/cert.pem"
+  key_file: "tls/key.pem"
+  ca_file: "tls/ca.pem"
+  min_version: "1.3"
+  verify_and_map: true     # the subject of a client's certificate is its user
+  timeout: 5
+}"""
+    return f"""# NATS server of a FedAST federation; written by `fedast federation init`.
+server_name: "{name}"
+host: "0.0.0.0"
+port: {port}
+max_payload: {CHUNK + 65536}
+max_pending: 256MB
+write_deadline: "10s"
+
+jetstream {{
+  store_dir: "data"
+}}
+
+{tls}
+
+authorization {{
+  include "users.conf"
+}}
+"""
+
+
+def cluster_config(node: str, nodes: Sequence[str], port: int) -> str:
+    """What makes a node join its cluster. Host names must be those in the certificates."""
+    routes = ", ".join(f'"nats://{_address(other, ROUTES)}"' for other in nodes)
+    return f"""
+client_advertise: "{_address(node, port)}"
+cluster {{
+  name: fedast
+  listen: "0.0.0.0:{ROUTES}"
+  advertise: "{_address(node, ROUTES)}"
+  routes: [{routes}]
+  tls {{
+    cert_file: "routes/cert.pem"
+    key_file: "routes/key.pem"
+    ca_file: "routes/ca.pem"
+    min_version: "1.3"
+    verify: true
+    timeout: 5
+  }}
+}}
+"""
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _user(whose: str, publish: Sequence[str], subscribe: Sequence[str]) -> str:
+    def listed(subjects: Sequence[str]) -> str:
+        return ", ".join(f'"{subject}"' for subject in subjects)
+
+    return f"""  {{ user: "{whose}", permissions: {{
+    publish: {{ allow: [{listed(publish)}] }}
+    subscribe: {{ allow: [{listed(subscribe)}] }}
+  }} }}
+"""

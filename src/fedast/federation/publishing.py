@@ -1,0 +1,108 @@
+"""Publishing models and sending the requests that refer to them.
+
+An assignment (request, client, model) has a token, which is part of the request's name. A request
+that was sent after the last commit before a crash may be decided differently afterwards: then its
+token differs, and an update with the old token is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import final
+
+import numpy as np
+
+from fedast.core.protocol import ClientId, TaskName, Version
+from fedast.federation import wire
+from fedast.federation.driver import Send
+from fedast.federation.log_events import ModelPublished
+from fedast.federation.recorder import Recorder
+from fedast.federation.state import ServerLearner, ServerState
+from fedast.federation.transport import ServerTransport
+
+
+@final
+class Publisher:
+    def __init__(
+        self,
+        *,
+        state: ServerState,
+        learner: ServerLearner,
+        transport: ServerTransport,
+        recorder: Recorder,
+        tasks: Sequence[TaskName],
+        half: bool,
+    ) -> None:
+        """``tasks``: all of them, in a fixed order. ``half``: uploads in half precision."""
+        self._state = state
+        self._learner = learner
+        self._transport = transport
+        self._recorder = recorder
+        self._half = half
+        self._numbers = {name: number for number, name in enumerate(tasks)}
+        self.sizes = {name: learner.parameters(name).numel() for name in tasks}
+        self.secret = b""
+        """The key of the tokens."""
+
+    @property
+    def upload_limit(self) -> int:
+        """The most bytes that an upload may have: the largest model, and a header."""
+        return 4 * max(self.sizes.values()) + 65536
+
+    async def publish(self, task: TaskName, version: Version) -> str:
+        """Publish a model unless that is done; its name."""
+        models = self._state.models
+        if (task, version) not in models:
+            newest = self._learner.version(task)
+            assert version == newest, f"{task}: version {version} was replaced by {newest}"
+            vector = self._learner.parameters(task).detach().cpu().numpy()
+            data = wire.encode(wire.Model(task, version, vector.astype(np.float32)))
+            name = wire.model_name(data, self._numbers[task], version)
+            await self._transport.publish(name, data)
+            self._recorder.note(ModelPublished(task, version, name))
+        return models[task, version]
+
+    async def send(self, send: Send) -> None:
+        """Send a training request to its client."""
+        model = await self.publish(send.task, send.version)
+        request = wire.Request(
+            kind="train",
+            id=send.request,
+            token=self.token(send),
+            task=send.task,
+            version=send.version,
+            model=model,
+            size=self.sizes[send.task],
+            half=self._half,
+        )
+        data = wire.encode(request)
+        await self._transport.send(send.client, self.request_name(send), data, model)
+
+    async def send_evaluation(
+        self, task: TaskName, version: Version, token: str, clients: Iterable[ClientId]
+    ) -> None:
+        """Ask these clients to evaluate a model."""
+        model = await self.publish(task, version)
+        request = wire.Request(
+            kind="evaluate",
+            id=version,
+            token=token,
+            task=task,
+            version=version,
+            model=model,
+            size=self.sizes[task],
+            half=False,
+        )
+        name = f"e{self._numbers[task]}-{version}-{token}"
+        for client in clients:
+            await self._transport.send(client, name, wire.encode(request), model)
+
+    async def withdraw(self, send: Send) -> None:
+        await self._transport.withdraw(send.client, self.request_name(send))
+
+    def request_name(self, send: Send) -> str:
+        return f"{send.request}-{self.token(send)}"
+
+    def token(self, send: Send) -> str:
+        model = self._state.models.get((send.task, send.version), "")
+        return wire.token(self.secret, send.request, send.client, model)

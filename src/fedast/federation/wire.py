@@ -1,0 +1,265 @@
+"""The wire format (docs/wire.md).
+
+A message is ``FAST``, one byte for the version of the protocol, four bytes (big endian) for the
+length of the header, the header as JSON, and tensors in the safetensors format, if there are any.
+Nothing in it is ever executed. ``decode`` takes untrusted bytes: it returns a message or raises
+``WireError``, and needs no more memory than a few times the length of the bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+PROTOCOL = 1
+_MAGIC = b"FAST"
+_PREFIX = struct.Struct(">4sBI")
+_MAX_HEADER = 64 * 1024
+_TYPES = {"single": np.float32, "half": np.float16}
+_TENSORS = ("vector", "buffers")
+"""Fields that follow the header, as tensors."""
+
+Vector: TypeAlias = npt.NDArray[np.float32]
+
+
+MODEL_GONE = "its model is not there any more"
+"""The beginning of ``Update.failed`` if the client is not to blame; part of the protocol."""
+
+
+class WireError(Exception):
+    """Bytes that are not a message of this protocol; the text says why."""
+
+
+class OtherProtocol(WireError):
+    """A message of another version of the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A version of a task's model."""
+
+    task: str
+    version: int
+    vector: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Train (or evaluate) a model version; ``token`` identifies this assignment."""
+
+    kind: str
+    id: int
+    token: str
+    task: str
+    version: int
+    model: str
+    """The name under which the model was published; it contains a digest."""
+    size: int
+    """The length of the model's vector."""
+    half: bool
+    """Whether to send the update in half precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a client sends back. ``failed`` says why there is no vector."""
+
+    request: int
+    token: str
+    task: str
+    loss: float
+    work_seconds: float
+    samples: int
+    vector: Vector | None
+    metric: float | None = None
+    failed: str | None = None
+    buffers: Vector | None = None
+    """The values of the model's floating-point buffers, if it has any; ``vector`` is then without
+    them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A client's heartbeat, sent every few seconds. ``bye``: it leaves on purpose. ``idle``: it is
+    not working on a request."""
+
+    client: int
+    software: str
+    tasks: tuple[str, ...]
+    bye: bool = False
+    idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A control command to the server, or its answer."""
+
+    verb: str
+    argument: str = ""
+    answer: str = ""
+
+
+Message: TypeAlias = Model | Request | Update | Hello | Control
+M = TypeVar("M", bound=Message)
+_KINDS: Mapping[str, type[Message]] = {
+    "model": Model, "request": Request, "update": Update, "hello": Hello, "control": Control,
+}  # fmt: skip
+_NAMES: Mapping[type[object], str] = {kind: name for name, kind in _KINDS.items()}
+_STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
+_COUNT = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def encode(message: Message, precision: str = "single") -> bytes:
+    header: dict[str, Any] = {"kind": _NAMES[type(message)]}
+    tensors: dict[str, npt.NDArray[Any]] = {}
+    fields = {name: getattr(message, name) for name in message.__slots__}
+    vector, buffers = (fields.pop(name, None) for name in _TENSORS)
+    if vector is not None:
+        tensors["vector"] = np.ascontiguousarray(vector, dtype=_TYPES[precision])
+    if buffers is not None:  # half precision could be too coarse or too small for them
+        tensors["buffers"] = np.ascontiguousarray(buffers, dtype=np.float32)
+    header["fields"] = fields
+    text = json.dumps(header, separators=(",", ":"), allow_nan=True).encode()
+    body = save(tensors) if tensors else b""
+    return _PREFIX.pack(_MAGIC, PROTOCOL, len(text)) + text + body
+
+
+def decode(data: bytes, kind: type[M]) -> M:
+    """A message of this kind; ``WireError`` if it is not one."""
+    if len(data) < _PREFIX.size:
+        raise WireError(f"{len(data)} bytes are too short to be a message")
+    magic, protocol, length = _PREFIX.unpack_from(data)
+    if magic != _MAGIC:
+        raise WireError("not a fedast message")
+    if protocol != PROTOCOL:
+        raise OtherProtocol(
+            f"it uses version {protocol} of the protocol, this is version {PROTOCOL}; "
+            "use the same version of fedast on both sides"
+        )
+    if length > _MAX_HEADER or _PREFIX.size + length > len(data):
+        raise WireError(f"its header claims {length} bytes, more than there are or may be")
+    end = _PREFIX.size + length
+    fields = _header(kind, data[_PREFIX.size : end])
+    if "vector" in kind.__slots__:
+        fields |= _vectors(data[end:], [name for name in _TENSORS if name in kind.__slots__])
+        if fields["vector"] is None and kind is Model:
+            raise WireError("a model without its vector")
+    elif end != len(data):
+        raise WireError(f"{len(data) - end} bytes follow the end of the message")
+    return kind(**fields)
+
+
+def decode_upload(data: bytes, oversized: bool) -> Update:
+    if oversized:
+        raise WireError("it is longer than an update of the largest model")
+    return decode(data, Update)
+
+
+def _header_model(kind: type[Message]) -> type[BaseModel]:
+    """A strict model of a message's header: all of its fields and nothing else. Tensors are not in
+    the header."""
+    hints = get_type_hints(kind)
+    fields: dict[str, Any] = {
+        name: (_COUNT if hints[name] is int else hints[name], ...)
+        for name in kind.__slots__
+        if name not in _TENSORS
+    }
+    name = _NAMES[kind]
+    literal: Any = Literal[name]
+    inner = create_model(f"{name} fields", __config__=_STRICT, **fields)
+    return create_model(
+        f"{name} header", __config__=_STRICT, kind=(literal, ...), fields=(inner, ...)
+    )
+
+
+_HEADERS: Mapping[type[object], type[BaseModel]] = {
+    kind: _header_model(kind) for kind in _KINDS.values()
+}
+
+
+def _header(kind: type[object], data: bytes) -> dict[str, Any]:
+    try:
+        header: Any = _HEADERS[kind].model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        if first["type"] == "literal_error":
+            found = str(first["input"])[:20]
+            raise WireError(f"it is a {found!r}, not a {_NAMES[kind]!r}") from None
+        where = ".".join(map(str, first["loc"]))[:100] or "header"
+        raise WireError(f"its header is not valid: {where}: {first['msg'][:100]}") from None
+    return dict(vars(header.fields))
+
+
+def _vectors(body: bytes, names: Sequence[str]) -> dict[str, Vector | None]:
+    """The tensors of these names; None for those that are missing, which ``vector`` may be only if
+    all are."""
+    if not body:
+        return dict.fromkeys(names)
+    try:
+        tensors = load(body)
+    except (SafetensorError, ValueError, TypeError, KeyError, OverflowError) as error:
+        raise WireError(f"its tensors cannot be read ({type(error).__name__})") from None
+    if "vector" not in tensors or not tensors.keys() <= set(names):
+        raise WireError("it should have one vector and nothing else")
+    for name, tensor in tensors.items():
+        if tensor.ndim != 1:
+            raise WireError(f"its {name} has {tensor.ndim} dimensions, not one")
+        if tensor.dtype not in (np.float32, np.float16):
+            raise WireError(f"its {name} is of type {tensor.dtype}, not float32 or float16")
+    return {name: tensors[name].astype(np.float32) if name in tensors else None for name in names}
+
+
+def model_name(model: bytes, task_number: int, version: int) -> str:
+    """The name to publish a model under: task, version and a digest of the message."""
+    digest = hashlib.blake2b(model, digest_size=12).hexdigest()
+    return f"{task_number}.{version}.{digest}"
+
+
+def is_model(name: str, data: bytes) -> bool:
+    """Whether the message matches the digest in the name."""
+    return name.rpartition(".")[2] == hashlib.blake2b(data, digest_size=12).hexdigest()
+
+
+def token(secret: bytes, request: int, client: int, model: str) -> str:
+    """Identifies an assignment: equal for equal assignments, different for others.
+
+    Only the server, which has the secret, can compute it.
+    """
+    text = f"{request}/{client}/{model}"
+    return hashlib.blake2b(text.encode(), digest_size=12, key=secret).hexdigest()
+
+
+def problem(update: Update, size: int, norm_bound: float | None, buffers: int = 0) -> str | None:
+    """What is wrong with an update, or None. ``size``: length of the model, of which ``buffers``
+    entries are buffers. In an update without buffers, ``vector`` has entries for them too."""
+    if update.vector is None:
+        return f"the client could not train: {(update.failed or 'no reason given')[:200]}"
+    wanted = size
+    if update.buffers is not None:
+        wanted = size - buffers
+        if update.buffers.shape != (buffers,):
+            return f"it has {update.buffers.size} entries of buffers, the model has {buffers}"
+        if not np.isfinite(update.buffers).all():
+            return "its buffers are not finite"
+    if update.vector.shape != (wanted,):
+        return f"its vector has {update.vector.size} entries, the model has {wanted}"
+    if not np.isfinite(update.vector).all() or not math.isfinite(update.loss):
+        return "its vector or loss is not finite"
+    if not math.isfinite(update.work_seconds) or update.work_seconds < 0:
+        return "its work time is negative or not finite"
+    if norm_bound is not None:
+        norm = float(np.linalg.norm(update.vector.astype(np.float64)))
+        if norm > norm_bound:
+            return f"its norm is {norm:.3g}, more than {norm_bound:g}"
+    return None

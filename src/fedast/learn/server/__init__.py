@@ -1,7 +1,0 @@
-"""What the server does with the updates of a round, per task.
-
-They are clipped, weighted and combined into one direction (``combining``),
-perhaps calibrated by what each client sent before (``calibration``), and the
-model takes a step along it (``stepping``). Running statistics are averaged
-(``statistics``).
-"""

@@ -1,0 +1,175 @@
+"""The learner of simulations: it trains clients' updates itself, as late as it can.
+
+An update is trained when a value of its task is first needed, in one batch with
+the task's other outstanding requests, as many as the trainer takes at a time.
+Until then a request is only a reference to the model version that went out with
+it, so a request that is cancelled or lost before costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias, final
+
+import torch
+
+from fedast.core.protocol import ClientId, RequestId, TaskName, Version
+from fedast.learner.inference import MakeInference, ModuleInference
+from fedast.learner.models import TaskModels
+from fedast.learner.protocol import Evaluation
+from fedast.learner.replay import check_all_used
+from fedast.learner.requests import OpenRequest, OpenRequests
+from fedast.tasks.task import OutOfMemory, Task
+from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Trainer, Update
+
+MakeTrainer: TypeAlias = Callable[[Mapping[TaskName, DeviceTask], int], Trainer]
+"""Makes a trainer for tasks on a device and a run's seed."""
+
+
+@final
+class LocalLearner:
+    """Trains the updates of all clients in this process."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        server_lrs: Mapping[TaskName, float],
+        *,
+        seed: int,
+        device: torch.device,
+        variance_window: int,
+        trainer: MakeTrainer = SerialTrainer,
+        inference: MakeInference = ModuleInference,
+    ) -> None:
+        self._device = device
+        self._models = TaskModels(tasks, server_lrs, seed=seed, device=device, inference=inference)
+        names = [task.name for task in tasks]
+        self._requests = OpenRequests(names, variance_window)
+        self._untrained: dict[TaskName, dict[RequestId, None]] = {name: {} for name in names}
+        """In the order of their dispatch. Each keeps its model version alive."""
+        self._trainer = trainer(self._models.device_tasks, seed)
+
+    def dispatch(
+        self, request: RequestId, task: TaskName, client: ClientId, version: Version
+    ) -> None:
+        self._requests.add(request, client, version)
+        self._models.stores[task].retain(version)
+        self._untrained[task][request] = None
+
+    def accept(self, request: RequestId, task: TaskName) -> None:
+        self._forget(task, self._requests.accept(request, task))
+
+    def drop(self, request: RequestId, task: TaskName) -> None:
+        self._forget(task, self._requests.drop(request, task))
+
+    def training_loss(self, request: RequestId, task: TaskName) -> float:
+        return float(self._updates(task, [request])[0].loss)
+
+    def aggregate(
+        self,
+        task: TaskName,
+        requests: tuple[RequestId, ...],
+        weights: tuple[float, ...] | None = None,
+    ) -> None:
+        updates = self._updates(task, requests)
+        self._models.step(task, [self._requests[r] for r in requests], updates, weights)
+        self._forget(task, self._requests.release(requests))
+
+    def skip_aggregation(self, task: TaskName, requests: tuple[RequestId, ...]) -> None:
+        self._models.skip_step(task)
+        self._forget(task, self._requests.release(requests))
+
+    def variance(self, task: TaskName) -> float:
+        return self._models.variance(task, self._updates(task, self._requests.latest(task)))
+
+    def evaluate(self, task: TaskName) -> Evaluation:
+        return self._models.evaluate(task)
+
+    def final_evaluation(self, task: TaskName) -> Evaluation | None:
+        """The newest model on the task's larger test set, if it has one."""
+        return self._models.final_evaluation(task)
+
+    def parameters(self, task: TaskName) -> torch.Tensor:
+        """The newest model of a task, as a flat vector."""
+        return self._models.parameters(task)
+
+    def module(self, task: TaskName) -> torch.nn.Module:
+        """The newest model of a task as a module (the learner's own, not a copy)."""
+        return self._models.module(task)
+
+    def saturated(self) -> dict[TaskName, int]:
+        """By task trained in fp16: aggregated updates in which a value was clipped."""
+        return self._models.saturated()
+
+    def versions_kept(self, task: TaskName) -> int:
+        return len(self._models.stores[task])
+
+    def open_updates(self) -> dict[RequestId, Update | None]:
+        """The requests whose updates are still needed; None: not trained yet."""
+        return {request: self._requests[request].update for request in self._requests}
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return self._models.state() | self._requests.state()
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        used = self._requests.restore(tensors, self._device)
+        for task, untrained in self._untrained.items():
+            for request in list(untrained):
+                if self._requests[request].update is not None:
+                    self._trained(task, request)
+        check_all_used(tensors, used | self._models.restore(tensors))
+
+    def close(self) -> None:
+        self._trainer.close()
+
+    def _updates(self, task: TaskName, requests: Iterable[RequestId]) -> list[Update]:
+        """These updates; any that are not trained yet are trained now."""
+        wanted = list(requests)
+        missing = [request for request in wanted if self._requests[request].update is None]
+        if missing:
+            self._train(task, missing)
+        updates = []
+        for request in wanted:
+            update = self._requests[request].update
+            assert update is not None
+            updates.append(update)
+        return updates
+
+    def _train(self, task: TaskName, missing: Sequence[RequestId]) -> None:
+        """Train these, and fill the last batch with the task's other untrained requests.
+
+        This is exact: their values depend on nothing that is still to come.
+        """
+        store, limit = self._models.stores[task], self._trainer.limit(task)
+        urgent = set(missing)
+        queue = [*missing, *(r for r in self._untrained[task] if r not in urgent)]
+        count = -(-len(missing) // limit) * limit
+        chosen = queue[: max(count, len(missing))]
+        for start in range(0, len(chosen), limit):
+            batch = chosen[start : start + limit]
+            entries = [self._requests[request] for request in batch]
+            jobs = [
+                Job(request, entry.client, store[entry.version])
+                for request, entry in zip(batch, entries, strict=True)
+            ]
+            try:
+                updates = self._trainer.train(task, jobs)
+            except torch.OutOfMemoryError as error:
+                raise OutOfMemory(
+                    f"task {task!r}: out of memory while training request {batch[0]}; lower its "
+                    f'batch_size, or set compute.device = "cpu" ({error})'
+                ) from None
+            for request, entry, update in zip(batch, entries, updates, strict=True):
+                entry.update = update
+                self._trained(task, request)
+
+    def _trained(self, task: TaskName, request: RequestId) -> None:
+        del self._untrained[task][request]
+        self._models.stores[task].release(self._requests[request].version)
+
+    def _forget(self, task: TaskName, closed: Mapping[RequestId, OpenRequest]) -> None:
+        """Requests that closed without ever being trained need their model version no more."""
+        for request, entry in closed.items():
+            if entry.update is None:
+                del self._untrained[task][request]
+                self._models.stores[task].release(entry.version)

@@ -1,0 +1,201 @@
+"""The server's half of every learner: model versions, server steps, variance, evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import final
+
+import torch
+
+from fedast.aggregation.calibration import NoRoom
+from fedast.aggregation.server import Server
+from fedast.core.protocol import TaskName, Version
+from fedast.learner.evaluation import measure
+from fedast.learner.inference import MakeInference
+from fedast.learner.protocol import Evaluation
+from fedast.learner.requests import OpenRequest
+from fedast.learner.versions import VersionStore
+from fedast.tasks.dataset import Dataset
+from fedast.tasks.task import BadTask, OutOfMemory, Task
+from fedast.training.trainer import DeviceTask, Update
+
+_TEST_BATCH = {"cpu": 2000, "cuda": 20_000}
+
+
+@final
+class TaskModels:
+    """The model of every task on a device, and what updates do to it."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        server_lrs: Mapping[TaskName, float],
+        *,
+        seed: int,
+        device: torch.device,
+        inference: MakeInference,
+    ) -> None:
+        moved: dict[int, Dataset] = {}
+        self.device_tasks = {
+            task.name: DeviceTask.build(task, seed, device, moved) for task in tasks
+        }
+        self.stores = {
+            name: VersionStore(device_task.model.read())
+            for name, device_task in self.device_tasks.items()
+        }
+        self._device = device
+        self._inferences = {
+            name: inference(device_task) for name, device_task in self.device_tasks.items()
+        }
+        self._servers = {
+            name: _build_server(device_task, server_lrs[name])
+            for name, device_task in self.device_tasks.items()
+        }
+        self._saturated: dict[TaskName, torch.Tensor] = {}
+        """Counts on the device; reading one would make the host wait."""
+        self._test_batch = _TEST_BATCH[device.type]
+
+    def parameters(self, task: TaskName) -> torch.Tensor:
+        """The newest model of a task, as a flat vector."""
+        store = self.stores[task]
+        return store[store.newest]
+
+    def buffers(self, task: TaskName) -> int:
+        """How many of the vector's last entries are floating-point buffers."""
+        return self.device_tasks[task].model.buffer_count
+
+    def version(self, task: TaskName) -> Version:
+        """The newest model's version: the number of server steps so far."""
+        return self.stores[task].newest
+
+    def module(self, task: TaskName) -> torch.nn.Module:
+        """The newest model of a task as a module; not a copy, so evaluation overwrites it."""
+        model = self.device_tasks[task].model
+        model.write(self.parameters(task))
+        return model.module.eval()
+
+    def saturated(self) -> dict[TaskName, int]:
+        """Aggregated updates in which a value was clipped because it was too large for fp16, by
+        task; only tasks trained in fp16 are listed."""
+        return {name: int(count) for name, count in self._saturated.items()}
+
+    def step(
+        self,
+        task: TaskName,
+        requests: Sequence[OpenRequest],
+        updates: Sequence[Update],
+        weights: tuple[float, ...] | None,
+    ) -> None:
+        """x <- x - eta_s eta_c tau mean(weight * Delta), or whatever the task's aggregator and
+        server optimizer make of the updates."""
+        self._count_saturated(task, updates)
+        deltas = self._deltas(task, updates)
+        store, server = self.stores[task], self._servers[task]
+        parameters, buffers = store[store.newest].tensor_split([deltas.shape[1]])
+        staleness = store.newest - min(request.version for request in requests)
+        clients = [request.client for request in requests]
+        parameters = parameters - server.step(clients, deltas, weights, staleness)
+        if len(buffers):
+            buffers = server.mix(buffers, [update.buffers for update in updates], weights)
+            parameters = torch.cat([parameters, buffers])
+        store.publish(parameters)
+
+    def skip_step(self, task: TaskName) -> None:
+        """Count a server step whose outcome ``restore`` will bring."""
+        store = self.stores[task]
+        store.publish(store[store.newest])
+
+    def variance(self, task: TaskName, updates: Sequence[Update]) -> float:
+        """(1/V) sum |Delta_i - mean|^2 / |mean|^2 over these V updates."""
+        deltas = self._deltas(task, updates).double()
+        mean = deltas.mean(dim=0)
+        spread = (deltas - mean).square().sum(dim=1).mean()
+        return float(spread / mean.square().sum())
+
+    def evaluate(self, task: TaskName) -> Evaluation:
+        return self._measure(task, self.device_tasks[task].test)
+
+    def final_evaluation(self, task: TaskName) -> Evaluation | None:
+        """The newest model on the task's larger test set, if it has one."""
+        dataset = self.device_tasks[task].task.final_test
+        return None if dataset is None else self._measure(task, dataset.to(self._device))
+
+    def state(self) -> dict[str, torch.Tensor]:
+        tensors: dict[str, torch.Tensor] = {}
+        for number, (name, store) in enumerate(self.stores.items()):
+            for version in store.versions():
+                tensors[f"{number}.version.{version}"] = store[version]
+            for key, value in self._servers[name].state().items():
+                tensors[f"{number}.server.{key}"] = value
+            if name in self._saturated:
+                tensors[f"{number}.saturated"] = self._saturated[name]
+        return tensors
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> set[str]:
+        """Take back what ``state`` gave, for the versions kept now; the names it used."""
+        used: set[str] = set()
+        for number, (name, store) in enumerate(self.stores.items()):
+            for version in store.versions():
+                key = f"{number}.version.{version}"
+                if tensors[key].shape != store[version].shape:
+                    raise ValueError(
+                        f"{key} has shape {tuple(tensors[key].shape)}, the model of task {name!r} "
+                        f"has {tuple(store[version].shape)}"
+                    )
+                store.put(version, tensors[key].to(self._device))
+                used.add(key)
+            key = f"{number}.saturated"
+            if key in tensors:
+                self._saturated[name] = tensors[key].to(self._device)
+                used.add(key)
+            prefix = f"{number}.server."
+            own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            self._servers[name].restore(own)
+            if own.keys() != self._servers[name].state().keys():
+                raise LookupError(f"task {name!r} has another aggregator or server optimizer")
+            used |= {prefix + key for key in own}
+        return used
+
+    def _measure(self, task: TaskName, dataset: Dataset) -> Evaluation:
+        while True:
+            try:
+                self._inferences[task].load(self.parameters(task))
+                return measure(
+                    self.device_tasks[task], self._inferences[task], dataset, self._test_batch
+                )
+            except torch.OutOfMemoryError:
+                if self._test_batch < 2:
+                    raise OutOfMemory(
+                        f"task {task!r}: not even one test sample fits into the device's memory; "
+                        'set compute.device = "cpu"'
+                    ) from None
+            torch.cuda.empty_cache()
+            self._test_batch //= 2
+
+    def _deltas(self, task: TaskName, updates: Iterable[Update]) -> torch.Tensor:
+        """One row per update. Older checkpoints and clients append differences of buffers, which
+        must not be averaged."""
+        end = self.device_tasks[task].model.buffers_from
+        return torch.stack([update.delta[:end] for update in updates])
+
+    def _count_saturated(self, task: TaskName, updates: Iterable[Update]) -> None:
+        marks = [update.saturated for update in updates if update.saturated is not None]
+        if marks:
+            found = torch.stack(marks).sum()
+            before = self._saturated.get(task)
+            self._saturated[task] = found if before is None else before + found
+
+
+def _build_server(device_task: DeviceTask, server_lr: float) -> Server:
+    task, training = device_task.task, device_task.task.training
+    try:
+        return Server(
+            task.server,
+            lr=server_lr,
+            scale=training.client_lr * training.local_steps,
+            initial=device_task.model.read()[: device_task.model.buffers_from],
+            trained=device_task.model.parameter_count,
+            clients=len(task.partition),
+        )
+    except NoRoom as error:
+        raise BadTask(f"task {task.name!r}: {error}") from None

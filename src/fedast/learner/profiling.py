@@ -1,0 +1,93 @@
+"""Where the time of a run goes: a stopwatch around a learner and its trainer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar, final
+
+import torch
+
+from fedast.core.protocol import ClientId, RequestId, TaskName, Version
+from fedast.learner.protocol import Evaluation, Learner
+from fedast.training.trainer import Job, Trainer, Update
+
+T = TypeVar("T")
+
+
+@final
+class Profiler:
+    """Seconds by name; nested work is counted once, under its own name."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.seconds: dict[str, float] = {"training": 0.0, "evaluation": 0.0, "aggregation": 0.0}
+        self.sizes: dict[TaskName, list[int]] = {}
+        """Clients in each trained batch."""
+        self._device = device
+        self._inner: list[float] = []
+
+    def time(self, name: str, work: Callable[[], T]) -> T:
+        began = time.perf_counter()
+        self._inner.append(0.0)
+        try:
+            done = work()
+            if self._device.type == "cuda":  # else the time counts where the value is first read
+                torch.cuda.synchronize(self._device)
+            return done
+        finally:
+            whole = time.perf_counter() - began
+            self.seconds[name] += whole - self._inner.pop()
+            if self._inner:
+                self._inner[-1] += whole
+
+
+@final
+class ProfiledTrainer:
+    def __init__(self, trainer: Trainer, profiler: Profiler) -> None:
+        self._trainer = trainer
+        self._profiler = profiler
+
+    def limit(self, task: TaskName) -> int:
+        return self._trainer.limit(task)
+
+    def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
+        self._profiler.sizes.setdefault(task, []).append(len(jobs))
+        return self._profiler.time("training", lambda: self._trainer.train(task, jobs))
+
+    def close(self) -> None:
+        self._trainer.close()
+
+
+@final
+class ProfiledLearner:
+    def __init__(self, learner: Learner, profiler: Profiler) -> None:
+        self._learner = learner
+        self._profiler = profiler
+
+    def dispatch(
+        self, request: RequestId, task: TaskName, client: ClientId, version: Version
+    ) -> None:
+        self._learner.dispatch(request, task, client, version)
+
+    def accept(self, request: RequestId, task: TaskName) -> None:
+        self._learner.accept(request, task)
+
+    def drop(self, request: RequestId, task: TaskName) -> None:
+        self._learner.drop(request, task)
+
+    def training_loss(self, request: RequestId, task: TaskName) -> float:
+        return self._learner.training_loss(request, task)
+
+    def aggregate(
+        self,
+        task: TaskName,
+        requests: tuple[RequestId, ...],
+        weights: tuple[float, ...] | None = None,
+    ) -> None:
+        self._profiler.time("aggregation", lambda: self._learner.aggregate(task, requests, weights))
+
+    def variance(self, task: TaskName) -> float:
+        return self._profiler.time("aggregation", lambda: self._learner.variance(task))
+
+    def evaluate(self, task: TaskName) -> Evaluation:
+        return self._profiler.time("evaluation", lambda: self._learner.evaluate(task))

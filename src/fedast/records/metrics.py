@@ -1,0 +1,117 @@
+"""An observer that keeps the numbers of ``result.json`` and the learning curves."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, final
+
+from fedast.core.protocol import (
+    Accept,
+    Aggregate,
+    ClientId,
+    Command,
+    Evaluated,
+    Finish,
+    FinishReason,
+    Reallocate,
+    RequestId,
+    TaskName,
+    TaskSpec,
+)
+
+Model: TypeAlias = Literal["raw", "average"]
+"""Which parameters were evaluated: the newest ones, or an average over rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One evaluation: a point of a learning curve."""
+
+    time: float
+    round: int
+    value: float
+    """Of the task's metric; ``TaskResult.metric`` names it."""
+    loss: float
+    model: Model = "raw"
+
+    @property
+    def accuracy(self) -> float:
+        """Deprecated: the metric need not be accuracy."""
+        warnings.warn("Point.accuracy is now Point.value", DeprecationWarning, stacklevel=2)
+        return self.value
+
+
+@dataclass(slots=True)
+class TaskMetrics:
+    spec: TaskSpec
+    rounds: int = 0
+    updates: int = 0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+    time_to_target: float | None = None
+    finish_time: float | None = None
+    finish_reason: FinishReason | None = None
+    curve: list[Point] = field(default_factory=list)
+    requests: list[tuple[float, int]] = field(default_factory=list)
+    """Reallocations: the time, and the number of active requests from then on."""
+
+    @property
+    def staleness_mean(self) -> float:
+        return self.staleness_sum / self.updates if self.updates else 0.0
+
+
+@final
+class RunMetrics:
+    def __init__(self, specs: Sequence[TaskSpec]) -> None:
+        self.tasks: Mapping[TaskName, TaskMetrics] = {
+            spec.name: TaskMetrics(spec) for spec in specs
+        }
+        self.updates = 0
+        self.replayed = 0
+        """How many of these come from the replay of an earlier, interrupted run."""
+        self.now = 0.0
+
+    def went_live(self) -> None:
+        """The replay is over; from here on updates are new."""
+        self.replayed = self.updates
+
+    def enough(self) -> bool:
+        """Whether every task has reached its target, or has ended without it."""
+        return all(
+            task.time_to_target is not None or task.finish_reason is not None
+            for task in self.tasks.values()
+        )
+
+    def commanded(self, now: float, command: Command) -> None:
+        self.now = now
+        match command:
+            case Accept() if command.counted:
+                task = self.tasks[command.task]
+                self.updates += 1
+                task.updates += 1
+                task.staleness_sum += command.staleness
+                if command.staleness > task.staleness_max:
+                    task.staleness_max = command.staleness
+            case Aggregate():
+                self.tasks[command.task].rounds = command.round
+            case Reallocate():
+                for name, target in command.targets.items():
+                    self.tasks[name].requests.append((now, target))
+            case Finish():
+                self.tasks[command.task].finish_time = now
+                self.tasks[command.task].finish_reason = command.reason
+            case _:
+                pass
+
+    def started(self, now: float, request: RequestId, client: ClientId) -> None:
+        pass
+
+    def evaluated(self, now: float, event: Evaluated) -> None:
+        task = self.tasks[event.task]
+        task.curve.append(Point(now, event.round, event.metric, event.loss))
+        sound = math.isfinite(event.metric) and math.isfinite(event.loss)
+        if sound and task.time_to_target is None and task.spec.reached(event.metric):
+            task.time_to_target = now

@@ -1,0 +1,217 @@
+"""One configured run, from its configuration to its folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from fedast.aggregation.calibration import size_text
+from fedast.config.identity import describe, differences, input_files, kept_name, listed
+from fedast.config.load import load
+from fedast.config.resolve import resolve
+from fedast.config.schema import RunConfig
+from fedast.learner.checkpoints import Checkpoint, newest
+from fedast.learner.replay import ReplayFailed
+from fedast.records import toml
+from fedast.records.files import write_atomically
+from fedast.records.lock import locked
+from fedast.records.run import (
+    CONFIG,
+    CURVES,
+    EVENTS,
+    RESULT,
+    UnusableFolder,
+    claim_folder,
+    read_run,
+    write_result,
+)
+from fedast.run.build import build_tasks
+from fedast.run.checkpointing import EVERY, FOLDER, Checkpointing, Every
+from fedast.run.plan import World, build_world, plan_run
+from fedast.run.simulate import Outcome, Watch, run_world
+from fedast.version import __version__
+
+
+def execute(
+    config: RunConfig,
+    out: Path | None = None,
+    *,
+    events: bool = False,
+    overwrite: bool = False,
+    watch: Sequence[Watch] = (),
+    stop: Callable[[], bool] | None = None,
+    every: Every | None = None,
+) -> Outcome:
+    """Run a resolved configuration; with ``out``, leave its records (and checkpoints) there."""
+    # All of this before the folder, so that what is wrong leaves nothing behind.
+    world = _build(config)
+    config = config.model_copy(update={"compute": world.plan.compute})
+    checkpointing = None
+    with nullcontext() if out is None else locked(out):
+        if out is not None:
+            claim_folder(out, overwrite=overwrite)
+            shutil.rmtree(out / FOLDER, ignore_errors=True)
+            write_atomically(out / CONFIG, toml.dumps(_self_contained(config, out)))
+            if every is not None:
+                checkpointing = Checkpointing(out / FOLDER, every, describe(config))
+                checkpointing.folder.mkdir()
+                write_atomically(checkpointing.folder / EVERY, every.text + "\n")
+        return _go(
+            config,
+            world,
+            out,
+            events=events,
+            watch=watch,
+            stop=stop,
+            checkpointing=checkpointing,
+        )
+
+
+def resume(
+    out: Path,
+    *,
+    every: Every | None = None,
+    watch: Sequence[Watch] = (),
+    stop: Callable[[], bool] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Outcome:
+    """Take up the run in ``out`` from its newest whole checkpoint, or from the start."""
+    if not (out / CONFIG).is_file():
+        raise UnusableFolder(f"{out}: holds no run ({CONFIG} is missing)")
+    with locked(out):
+        return _resume(out, every, watch, stop, say)
+
+
+def _resume(
+    out: Path,
+    every: Every | None,
+    watch: Sequence[Watch],
+    stop: Callable[[], bool] | None,
+    say: Callable[[str], None],
+) -> Outcome:
+    complete = (out / RESULT).exists() and (out / CURVES).exists()
+    if complete and not read_run(out).interrupted:
+        raise UnusableFolder(f"{out}: its run has finished; there is nothing to take up")
+    config = resolve(load(out / CONFIG), out)
+    found = newest(out / FOLDER, say)
+    if every is None and (out / FOLDER / EVERY).exists():
+        every = Every.parse((out / FOLDER / EVERY).read_text().strip())
+    if found is None:
+        say("there is no checkpoint to go on from: from the start")
+    elif every is None:
+        raise UnusableFolder(
+            f"{out}: does not say how often checkpoints are taken; add --checkpoint-every"
+        )
+    else:
+        _check_same(found, config, out, say)
+        say(f"going on from simulated time {found.time:.1f}")
+    checkpointing = (
+        None if every is None else Checkpointing(out / FOLDER, every, describe(config), found)
+    )
+    events = (out / EVENTS).exists()
+    try:
+        return _go(
+            config,
+            _build(config),
+            out,
+            events=events,
+            watch=watch,
+            stop=stop,
+            checkpointing=checkpointing,
+        )
+    except ReplayFailed as error:
+        assert found is not None
+        writer = found.fedast or "0.1.0"
+        other = f", or take fedast {writer}, which wrote it" if writer != __version__ else ""
+        raise UnusableFolder(
+            f"{out}: the run does not come to its checkpoint at time {found.time:.1f} again: "
+            f"{error}; put {CONFIG} back as it was{other}, or start over with --overwrite"
+        ) from error
+
+
+def _check_same(
+    found: Checkpoint, config: RunConfig, out: Path, say: Callable[[str], None]
+) -> None:
+    """That it is the same run, as far as can be told before it is replayed."""
+    if found.config is not None:
+        changed = differences(found.config, config, out)
+        computing = [text for text in changed if text.startswith("compute.")]
+        others = [text for text in changed if text not in computing]
+        if others:
+            raise UnusableFolder(
+                f"{out}: {CONFIG} was changed since the checkpoint: {listed(others)}; "
+                "put it back as it was, or start over with --overwrite"
+            )
+        if computing:
+            say(f"{listed(computing)}: rounding may differ from here on")
+    if found.fedast not in (None, __version__):
+        say(f"the checkpoint is of fedast {found.fedast}, this is {__version__}")
+
+
+def _build(config: RunConfig) -> World:
+    plan = plan_run(
+        build_tasks(config),
+        config.algorithm,
+        config.simulation,
+        seed=config.seed,
+        compute=config.compute,
+    )
+    return build_world(plan)
+
+
+def _go(
+    config: RunConfig,
+    world: World,
+    out: Path | None,
+    *,
+    events: bool,
+    watch: Sequence[Watch],
+    stop: Callable[[], bool] | None,
+    checkpointing: Checkpointing | None,
+) -> Outcome:
+    outcome = run_world(
+        world,
+        events=out / EVENTS if out is not None and events else None,
+        watch=watch,
+        observers=config.observers,
+        folder=out,
+        stop=stop,
+        checkpointing=checkpointing,
+    )
+    if out is not None:
+        write_result(out, outcome.result)
+    return outcome
+
+
+def memory_notes(config: RunConfig) -> list[str]:
+    """What cached calibration of a resolved configuration needs, a line per task that uses it."""
+    sides = [task.calibration for task in config.tasks]  # None: what a user's own task says
+    if all(side is not None and side.use == "never" for side in sides):
+        return []
+    notes = []
+    for task in build_tasks(config):
+        how = task.server.calibration
+        if how.use == "never":
+            continue
+        try:
+            module = task.model()
+        except Exception:  # the run itself will say what is wrong with it
+            continue
+        need = how.memory(len(task.partition), sum(p.numel() for p in module.parameters()))
+        if need:
+            notes.append(f"{task.name}: cached calibration keeps {size_text(need)}")
+    return notes
+
+
+def _self_contained(config: RunConfig, out: Path) -> dict[str, Any]:
+    """The configuration as a table, with the files that it names copied beside it."""
+    table = config.model_dump(mode="json", exclude={"algorithms"})
+    for section, field, path in input_files(config):
+        copy = out / kept_name(section, field, path)
+        if path != copy.resolve():
+            shutil.copyfile(path, copy)
+        table["simulation"][section][field] = copy.name
+    return table

@@ -1,0 +1,66 @@
+"""Executors: where the runs of a comparison or a study are carried out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from fedast.parts.options import Options
+from fedast.parts.registry import Registry
+
+if TYPE_CHECKING:
+    from fedast.config.schema import Compute
+    from fedast.records.run import RunResult
+    from fedast.run.batch import BatchRun, Pulse
+
+
+class Executor(Protocol):
+    """Carries out many runs, ``jobs`` at a time, and returns their results in order.
+
+    A run is what it would be alone, wherever it is carried out: its configuration says all. What
+    it leaves is in its folder (``BatchRun.out``) when ``done`` is called with its number, result
+    and compute. ``progress`` is told how far runs are, ``say`` what a user should know. With
+    ``failed``, a run that fails does not end the others and has no place among the results;
+    ``Interrupted`` is raised if ``stop`` says so, after the runs under way have written their
+    records.
+    """
+
+    def __call__(
+        self,
+        runs: Sequence[BatchRun],
+        *,
+        jobs: int,
+        events: bool = False,
+        overwrite: bool = False,
+        progress: Callable[[Pulse], None] = ...,
+        done: Callable[[int, RunResult, Compute], None] = ...,
+        failed: Callable[[int, Exception], None] | None = None,
+        say: Callable[[str], None] = ...,
+        stop: Callable[[], bool] = ...,
+    ) -> list[RunResult]: ...
+
+
+class ExecutorOptions(Options, ABC):
+    """Options of an executor."""
+
+    @abstractmethod
+    def build(self) -> Executor: ...
+
+
+class Local(ExecutorOptions):
+    """Processes on this machine, each with one run at a time."""
+
+    name: ClassVar[str] = "local"
+
+    def build(self) -> Executor:
+        from fedast.run.batch import run_batch
+
+        return run_batch
+
+
+EXECUTORS: Registry[ExecutorOptions] = Registry(
+    "executors",
+    ExecutorOptions,  # type: ignore[type-abstract]
+    [__name__],
+)

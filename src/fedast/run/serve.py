@@ -1,0 +1,61 @@
+"""The two programs of a federation, over the transport that the configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TypeAlias
+
+from fedast.config.schema import RunConfig
+from fedast.core.protocol import ClientId
+from fedast.federation.agent import Agent
+from fedast.federation.transports import Endpoint
+from fedast.records.run import RunResult
+from fedast.run.federate import Federation, LocalTraining
+from fedast.run.simulate import Watch
+
+Started: TypeAlias = Callable[[Callable[[], None]], None]
+"""Is given a function that ends the program in good order."""
+
+
+def endpoint_of(config: RunConfig, servers: Sequence[str], credentials: Path) -> Endpoint:
+    how = config.federation
+    return Endpoint(servers, credentials, how.redeliver_after, how.replicas)
+
+
+async def serve(
+    config: RunConfig,
+    endpoint: Endpoint,
+    clients: Sequence[ClientId],
+    folder: Path,
+    *,
+    watch: Sequence[Watch] = (),
+    started: Started = lambda stop: None,
+) -> tuple[RunResult, bool]:
+    """Serve a resolved configuration; the result, and whether every task has ended."""
+    transport = await config.federation.transport.open_server(endpoint, clients)
+    try:
+        federation = Federation(config, transport, folder, watch)
+        started(federation.server.stop)
+        result = await federation.run()
+    finally:
+        await transport.close()
+    return result, federation.server.finished
+
+
+async def take_part(
+    config: RunConfig,
+    endpoint: Endpoint,
+    client: ClientId,
+    training: LocalTraining,
+    *,
+    started: Started = lambda stop: None,
+) -> None:
+    """Train as a client until stopped."""
+    transport = await config.federation.transport.open_client(endpoint, client)
+    beat = min(5.0, config.federation.lease / 4)
+    software = f"fedast {version('fedast')}"
+    agent = Agent(client, transport, training, software=software, hello_every=beat)
+    started(agent.stop)
+    await agent.run()

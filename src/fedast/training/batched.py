@@ -1,0 +1,193 @@
+"""Local training of many clients at once, as stacked copies of the model.
+
+Jobs of one task run side by side: parameters, mini-batches and losses have a
+client axis, data is gathered by index on its device, and on a GPU one captured
+graph does a whole local step of all clients without involving the host.
+
+Batch sizes are rounded up to few values, so that there are few graphs; the
+places left over repeat the last job, and their results are discarded. A batch
+that does not fit into memory is split, and later ones are as small.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import numpy as np
+import torch
+
+from fedast.core.protocol import TaskName
+from fedast.core.streams import Stream
+from fedast.tasks.task import OutOfMemory
+from fedast.training.kernels.choose import Build, choose, is_lean
+from fedast.training.kernels.net import Net, Precision, Unstackable
+from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Update, batches_of
+
+_log = logging.getLogger(__name__)
+
+MOST = 256
+"""The most clients in one batch."""
+
+
+def padded(size: int) -> int:
+    """The next of 1, 2, 4, 8, then steps of an eighth of the power of two below, at least 8."""
+    if size <= 8:
+        return 1 << (size - 1).bit_length()
+    step = max(8, 1 << (size.bit_length() - 3))
+    return -(-size // step) * step
+
+
+@final
+class BatchedTrainer:
+    def __init__(
+        self,
+        device_tasks: Mapping[TaskName, DeviceTask],
+        seed: int,
+        *,
+        most: int | None = None,
+        precision: Precision = "fp32",
+        lean: bool = False,
+    ) -> None:
+        """``lean``: stack only models whose hand-written step is faster even for one client."""
+        self._streams = {name: Stream.of(seed, "train", name) for name in device_tasks}
+        self._device_tasks = device_tasks
+        self._serial = SerialTrainer(device_tasks, seed)
+        self._stacked: dict[TaskName, _StackedTask] = {}
+        self.alone: dict[TaskName, str] = {}
+        """Tasks whose clients are trained one at a time, and why."""
+        for name, device_task in device_tasks.items():
+            try:
+                if lean and not is_lean(device_task):
+                    raise Unstackable("autograd is faster on a CPU")
+                self._stacked[name] = _StackedTask(
+                    device_task, choose(device_task, precision), most or MOST
+                )
+            except Unstackable as problem:
+                self.alone[name] = str(problem)
+
+    def limit(self, task: TaskName) -> int:
+        return self._stacked[task].most if task in self._stacked else 1
+
+    def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
+        if task not in self._stacked:
+            return self._serial.train(task, jobs)
+        device_task, stream = self._device_tasks[task], self._streams[task]
+        batches = np.stack([batches_of(device_task, stream, job)[0] for job in jobs], axis=1)
+        return self._stacked[task].train(jobs, batches)
+
+    def close(self) -> None:
+        self._stacked.clear()
+
+
+@final
+class _StackedTask:
+    """A task whose clients are trained as stacked copies, with an engine per padded size."""
+
+    def __init__(self, device_task: DeviceTask, build: Build, most: int) -> None:
+        self._device_task = device_task
+        self._build = build
+        self._engines: dict[int, _Engine] = {}
+        self.most = most
+
+    def train(self, jobs: Sequence[Job], batches: np.ndarray) -> list[Update]:
+        if len(jobs) > self.most:
+            half = self.most
+            return self.train(jobs[:half], batches[:, :half]) + self.train(
+                jobs[half:], batches[:, half:]
+            )
+        size = padded(len(jobs))
+        try:
+            if size not in self._engines:
+                self._engines[size] = _Engine(self._device_task, self._build(size), size)
+            return self._engines[size].train(jobs, batches)
+        except torch.OutOfMemoryError:
+            self._engines.clear()
+            torch.cuda.empty_cache()
+        if len(jobs) == 1:
+            raise OutOfMemory(
+                f"task {self._device_task.task.name!r}: not even one client's training fits into "
+                'the device\'s memory; lower its batch_size, or set compute.device = "cpu"'
+            )
+        self.most = max(1, len(jobs) // 2)
+        return self.train(jobs, batches)
+
+
+@final
+class _Engine:
+    """A net of a fixed number of copies, and on a GPU the graph of its step."""
+
+    def __init__(self, device_task: DeviceTask, net: Net, size: int) -> None:
+        how = device_task.task.training
+        self._device_task = device_task
+        self._net = net
+        self._size = size
+        base = device_task.model.read()
+        self._scale = how.local_steps * how.client_lr
+        self._batches = torch.zeros(
+            how.local_steps, size, how.batch_size, dtype=torch.int64, device=base.device
+        )
+        self._drawn = torch.zeros_like(self._batches, device="cpu", pin_memory=base.is_cuda)
+        self._copied = torch.cuda.Event() if base.is_cuda else None  # type: ignore[no-untyped-call]
+        self._at = torch.zeros(1, dtype=torch.int64, device=base.device)
+        self._losses = torch.zeros(size, dtype=base.dtype, device=base.device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if base.is_cuda:
+            self._net.load(base.expand(size, -1))
+            self._graph = self._capture()
+
+    def train(self, jobs: Sequence[Job], batches: np.ndarray) -> list[Update]:
+        places = [min(place, len(jobs) - 1) for place in range(self._size)]
+        base = torch.stack([jobs[place].base for place in places])
+        self._net.load(base)
+        if self._copied is not None:
+            self._copied.synchronize()  # the previous copy may still be in progress
+        self._drawn.numpy()[:, : len(jobs)] = batches
+        self._drawn.numpy()[:, len(jobs) :] = batches[:, -1:]
+        self._batches.copy_(self._drawn, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+        self._at.zero_()
+        self._losses.zero_()
+        for _ in range(len(batches)):
+            if self._graph is not None:
+                self._graph.replay()
+            else:
+                self._step()
+        deltas = (base - self._net.read()) / self._scale
+        losses = self._losses / len(batches)
+        marks = self._net.saturated
+        saturated = [None] * len(jobs) if marks is None else marks.clone().unbind()
+        return [
+            Update(deltas[i].clone(), losses[i], saturated=saturated[i]) for i in range(len(jobs))
+        ]
+
+    def _step(self) -> None:
+        """One local step of all copies, without involving the host."""
+        indices = self._batches.index_select(0, self._at)[0]
+        inputs, labels = self._device_task.train.batch(indices.flatten())
+        self._losses += self._net.step(
+            inputs.view(*indices.shape, *inputs.shape[1:]),
+            labels.view(*indices.shape, *labels.shape[1:]),
+        )
+        self._at += 1
+
+    def _capture(self) -> torch.cuda.CUDAGraph | None:
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self._step()  # lazy initialisations must not be captured
+            self._at.zero_()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self._step()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as problem:  # the user's code needs the host: run it step by step
+            torch.cuda.synchronize()
+            _log.info("task %r: no graph: %s", self._device_task.task.name, problem)
+            return None
+        return graph

@@ -1,0 +1,394 @@
+"""Hand-written stacked feed-forward nets: forward, backward and SGD in one pass over the layers.
+
+For sequences of linear and convolutional layers with ReLU, max pooling and
+flattening, trained with cross-entropy. In the backward pass every layer steps its
+own parameters right after it has passed the gradient on, so no gradient of a
+weight matrix is ever stored: the matrix product that makes it also adds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Protocol, TypeAlias, final
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedast.training.kernels.net import Descent, Layout, Precision, Unstackable
+
+Tensors: TypeAlias = list[torch.Tensor]
+_KNOWN = (nn.Linear, nn.ReLU, nn.Flatten, nn.MaxPool2d, nn.Conv2d)
+
+
+class Layer(Protocol):
+    """One layer of all copies. Inputs and outputs have the axes (copy, sample, ...)."""
+
+    @property
+    def parameters(self) -> int:
+        """How many of the model's parameter tensors belong to it."""
+        ...
+
+    def load(self, given: Tensors) -> None: ...
+
+    def read(self) -> Tensors: ...
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
+        """Step the parameters; give the gradient of the input, or anything unless ``wants_dx``."""
+        ...
+
+    def forget(self) -> None:
+        """Release what ``forward`` kept for ``backward``."""
+        ...
+
+
+@final
+class Linear:
+    parameters = 2
+
+    def __init__(self, layer: nn.Linear, copies: int, descent: Descent) -> None:
+        self._keep = 1.0 - descent.rate * descent.decay
+        self._rate = descent.rate
+        self._weight = layer.weight.new_zeros((copies, *layer.weight.shape))
+        self._bias = layer.weight.new_zeros((copies, 1, layer.out_features))
+        self._x = self._weight
+
+    def load(self, given: Tensors) -> None:
+        self._weight.copy_(given[0])
+        self._bias.copy_(given[1][:, None])
+
+    def read(self) -> Tensors:
+        return [self._weight, self._bias[:, 0]]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._x = x
+        return torch.baddbmm(self._bias, x, self._weight.mT)
+
+    def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
+        dx = torch.bmm(dy, self._weight) if wants_dx else dy
+        self._weight.baddbmm_(dy.mT, self._x, beta=self._keep, alpha=-self._rate)
+        self._bias.mul_(self._keep).sub_(dy.sum(dim=1, keepdim=True), alpha=self._rate)
+        return dx
+
+    def forget(self) -> None:
+        self._x = self._weight
+
+
+@final
+class ReLU:
+    parameters = 0
+
+    def __init__(self) -> None:
+        self._y = torch.empty(0)
+
+    def load(self, given: Tensors) -> None:
+        pass
+
+    def read(self) -> Tensors:
+        return []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._y = x.relu_()  # nobody else uses the input
+        return self._y
+
+    def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
+        dx: torch.Tensor = torch.ops.aten.threshold_backward(dy, self._y, 0)
+        return dx
+
+    def forget(self) -> None:
+        self._y = torch.empty(0)
+
+
+@final
+class Flatten:
+    parameters = 0
+
+    def __init__(self) -> None:
+        self._shape = torch.Size()
+
+    def load(self, given: Tensors) -> None:
+        pass
+
+    def read(self) -> Tensors:
+        return []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._shape = x.shape
+        return x.flatten(2)
+
+    def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
+        return dy.view(self._shape)
+
+    def forget(self) -> None:
+        pass
+
+
+@final
+class MaxPool:
+    """2x2 windows that do not overlap. Of equal values the first wins, as in torch."""
+
+    parameters = 0
+
+    def __init__(self) -> None:
+        self._shape = torch.Size()
+        self._lower = self._right_above = self._right_below = torch.empty(0)
+
+    def load(self, given: Tensors) -> None:
+        pass
+
+    def read(self) -> Tensors:
+        return []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._shape = x.shape
+        a, b, c, d = _corners(x)
+        above, below = torch.maximum(a, b), torch.maximum(c, d)
+        self._right_above, self._right_below = b > a, d > c
+        self._lower = below > above
+        return torch.maximum(above, below)
+
+    def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
+        dx = dy.new_zeros(self._shape)
+        a, b, c, d = _corners(dx)
+        below = dy * self._lower
+        above = dy - below
+        torch.mul(above, self._right_above, out=b)
+        torch.sub(above, b, out=a)
+        torch.mul(below, self._right_below, out=d)
+        torch.sub(below, d, out=c)
+        return dx
+
+    def forget(self) -> None:
+        self._lower = self._right_above = self._right_below = torch.empty(0)
+
+
+def _corners(x: torch.Tensor) -> Tensors:
+    """The four pixels of all windows; an odd last row or column is in none."""
+    high, wide = (side // 2 * 2 for side in x.shape[3:])
+    x = x[..., :high, :wide]
+    return [x[..., row::2, column::2] for row in (0, 1) for column in (0, 1)]
+
+
+@final
+class Conv:
+    """Convolutions of stride one; all copies are groups of one convolution."""
+
+    parameters = 2
+
+    def __init__(self, layer: nn.Conv2d, copies: int, descent: Descent) -> None:
+        self._keep = 1.0 - descent.rate * descent.decay
+        self._rate = descent.rate
+        assert not isinstance(layer.padding, str)
+        self._padding = tuple(layer.padding)
+        self._copies = copies
+        self._weight = layer.weight.new_zeros((copies, *layer.weight.shape))
+        self._bias = layer.weight.new_zeros((copies, layer.out_channels))
+        self._x = self._weight
+
+    def load(self, given: Tensors) -> None:
+        self._weight.copy_(given[0])
+        self._bias.copy_(given[1])
+
+    def read(self) -> Tensors:
+        return [self._weight, self._bias]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._x = _side_by_side(x)
+        y = functional.conv2d(
+            self._x,
+            self._weight.flatten(0, 1),
+            self._bias.flatten(),
+            padding=self._padding,
+            groups=self._copies,
+        )
+        return _apart(y, self._copies)
+
+    def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
+        dx, dw, db = torch.ops.aten.convolution_backward(
+            _side_by_side(dy),
+            self._x,
+            self._weight.flatten(0, 1),
+            [self._bias.numel()],
+            (1, 1),
+            self._padding,
+            (1, 1),
+            False,
+            (0, 0),
+            self._copies,
+            (wants_dx, True, True),
+        )
+        self._weight.mul_(self._keep).sub_(dw.view_as(self._weight), alpha=self._rate)
+        self._bias.mul_(self._keep).sub_(db.view_as(self._bias), alpha=self._rate)
+        return _apart(dx, self._copies) if wants_dx else dy
+
+    def forget(self) -> None:
+        self._x = self._weight
+
+
+def _side_by_side(x: torch.Tensor) -> torch.Tensor:
+    """(copy, sample, channel, ...) -> (sample, copy and channel, ...)"""
+    return x.transpose(0, 1).flatten(1, 2)
+
+
+def _apart(x: torch.Tensor, copies: int) -> torch.Tensor:
+    return x.view(len(x), copies, -1, *x.shape[2:]).transpose(0, 1)
+
+
+@final
+class LayeredNet:
+    def __init__(
+        self, layers: Sequence[Layer], layout: Layout, saturated: torch.Tensor | None = None
+    ) -> None:
+        self._layers = layers
+        self._layout = layout
+        self.saturated = saturated
+        """The marks of layers that compute in fp16."""
+
+    def load(self, flat: torch.Tensor) -> None:
+        parts = self._layout.split(flat)
+        for layer in self._layers:
+            layer.load(parts[: layer.parameters])
+            parts = parts[layer.parameters :]
+
+    def read(self) -> torch.Tensor:
+        return self._layout.join([part for layer in self._layers for part in layer.read()])
+
+    @torch.no_grad()
+    def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        losses, dy = cross_entropy(self._forward(inputs), labels)
+        learning = [place for place, layer in enumerate(self._layers) if layer.parameters]
+        for place in reversed(range(learning[0], len(self._layers))):
+            dy = self._layers[place].backward(dy, wants_dx=place > learning[0])
+        return losses
+
+    @torch.no_grad()
+    def scores(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The copies' outputs for these samples."""
+        try:
+            return self._forward(inputs)
+        finally:
+            for layer in self._layers:
+                layer.forget()
+
+    def _forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self._layers:
+            x = layer.forward(x)
+        return x
+
+
+def cross_entropy(scores: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each copy's mean loss over its samples, and its gradient by the scores."""
+    samples = scores.shape[1]
+    logs = torch.log_softmax(scores, dim=2)
+    picked = labels[:, :, None]
+    losses = -logs.gather(2, picked).mean(dim=(1, 2))
+    gradient = logs.exp_()
+    gradient.scatter_add_(2, picked, torch.full_like(picked, -1.0, dtype=gradient.dtype))
+    return losses, gradient.div_(samples)
+
+
+def layered(
+    module: nn.Module, copies: int, descent: Descent, precision: Precision = "fp32"
+) -> LayeredNet:
+    """A hand-written net from a sequence of known layers, or ``Unstackable``."""
+    parts = flattened(module)
+    layers: list[Layer] = []
+    saturated: torch.Tensor | None = None
+    convolutions = with_kernels(module)
+    if convolutions:
+        from fedast.training.kernels.convolution import ConvPools  # needs Triton
+
+        blocks = ConvPools(convolutions, copies, descent, precision)
+        layers.append(blocks)
+        saturated = blocks.saturated
+        parts = parts[3 * len(convolutions) :]
+    parts = _pool_first(parts)
+    layers += [_layer(part, copies, descent) for part in parts]
+    return LayeredNet(layers, Layout.of(module), saturated)
+
+
+def with_kernels(module: nn.Module) -> list[nn.Conv2d]:
+    """The convolutions at the start of a net that there are kernels for."""
+    parts = flattened(module)
+    found: list[nn.Conv2d] = []
+    while len(parts) >= 3:
+        conv, relu, pool = parts[:3]
+        fits = (
+            type(conv) is nn.Conv2d
+            and type(relu) is nn.ReLU
+            and type(pool) is nn.MaxPool2d
+            and not any(is_hooked(part) for part in (conv, relu, pool))
+            and plain_conv(conv)
+            and _plain_pool(pool)
+            and conv.padding == (0, 0)
+            and conv.kernel_size[0] == conv.kernel_size[1]
+            and conv.weight.is_cuda
+            and conv.weight.dtype == torch.float32
+            and max(conv.out_channels, conv.in_channels) <= 128
+        )
+        if not fits:
+            break
+        assert isinstance(conv, nn.Conv2d)
+        found.append(conv)
+        parts = parts[3:]
+    return found
+
+
+def _pool_first(parts: Sequence[nn.Module]) -> list[nn.Module]:
+    """Swap ReLU and max pooling: the result is the same, and ReLU has a quarter of the work."""
+    parts = list(parts)
+    for place, (one, other) in enumerate(pairwise(parts)):
+        if type(one) is nn.ReLU and type(other) is nn.MaxPool2d:
+            parts[place], parts[place + 1] = other, one
+    return parts
+
+
+def flattened(module: nn.Module) -> list[nn.Module]:
+    if type(module) is nn.Sequential and not is_hooked(module):
+        return [part for child in module for part in flattened(child)]
+    return [module]
+
+
+def is_hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+
+
+def _layer(part: nn.Module, copies: int, descent: Descent) -> Layer:
+    if not all(parameter.requires_grad for parameter in part.parameters()):
+        raise Unstackable("a parameter is frozen")
+    if type(part) not in _KNOWN or is_hooked(part):  # a subclass may do something else
+        raise Unstackable(f"{type(part).__name__} is not one of the known layers")
+    match part:
+        case nn.Linear() if part.bias is not None:
+            return Linear(part, copies, descent)
+        case nn.ReLU():
+            return ReLU()
+        case nn.Flatten(start_dim=1, end_dim=-1):
+            return Flatten()
+        case nn.MaxPool2d() if _plain_pool(part):
+            return MaxPool()
+        case nn.Conv2d() if plain_conv(part):
+            return Conv(part, copies, descent)
+        case _:
+            raise Unstackable(f"{type(part).__name__} is not one of the known layers")
+
+
+def _plain_pool(part: nn.MaxPool2d) -> bool:
+    return (part.kernel_size, part.stride, part.padding, part.dilation, part.ceil_mode) == (
+        *(2, 2, 0, 1),
+        False,
+    )
+
+
+def plain_conv(part: nn.Conv2d) -> bool:
+    return (
+        part.bias is not None
+        and part.stride == (1, 1)
+        and part.dilation == (1, 1)
+        and part.groups == 1
+        and part.padding_mode == "zeros"
+        and not isinstance(part.padding, str)
+    )

@@ -1,0 +1,125 @@
+"""Which trainer a run uses: the options of each, and how they are found by name.
+
+They stand apart from the trainers themselves, all of which need torch: a configuration is read
+and listed without it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from fedast.core.protocol import TaskName
+from fedast.parts.options import Options
+from fedast.parts.registry import Registry
+
+if TYPE_CHECKING:
+    from fedast.training.trainer import DeviceTask, Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a run allows a trainer (the table ``[compute]``)."""
+
+    workers: int = 1
+    """Worker processes."""
+    batch_limit: int = 256
+    """Clients that are trained together at most."""
+    precision: Literal["fp32", "tf32", "fp16", "bf16"] = "fp32"
+
+
+class TrainerOptions(Options, ABC):
+    """Options of a trainer."""
+
+    forks: ClassVar[bool] = False
+    """Whether it forks worker processes. Not every machine can, and a worker may die in the middle
+    of a step, so checkpoints are made with more care."""
+    uses: ClassVar[tuple[str, ...]] = ("workers", "batch_limit")
+    """The resources that make a difference to it."""
+
+    @abstractmethod
+    def build(
+        self, device_tasks: Mapping[TaskName, DeviceTask], seed: int, resources: Resources
+    ) -> Trainer: ...
+
+
+class Serial(TrainerOptions):
+    """One client after another, one step after another: the reference, for any model."""
+
+    name: ClassVar[str] = "serial"
+    uses = ()
+
+    def build(
+        self, device_tasks: Mapping[TaskName, DeviceTask], seed: int, resources: Resources
+    ) -> Trainer:
+        from fedast.training.trainer import SerialTrainer
+
+        return SerialTrainer(device_tasks, seed)
+
+
+class Processes(TrainerOptions):
+    """Clients in parallel, in worker processes of one thread each (CPU only)."""
+
+    name: ClassVar[str] = "processes"
+    forks = True
+    uses = ("workers",)
+
+    def build(
+        self, device_tasks: Mapping[TaskName, DeviceTask], seed: int, resources: Resources
+    ) -> Trainer:
+        from fedast.training.processes import ProcessTrainer
+
+        return ProcessTrainer(device_tasks, seed, workers=resources.workers)
+
+
+class Batched(TrainerOptions):
+    """Many clients at once, as stacked copies of the model (fastest on a GPU)."""
+
+    name: ClassVar[str] = "batched"
+    uses = ("batch_limit",)
+
+    def build(
+        self, device_tasks: Mapping[TaskName, DeviceTask], seed: int, resources: Resources
+    ) -> Trainer:
+        from fedast.training.batched import BatchedTrainer
+
+        return BatchedTrainer(
+            device_tasks, seed, most=resources.batch_limit, precision=resources.precision
+        )
+
+
+class _Callable(TrainerOptions):
+    """A trainer without options: a callable ``(device_tasks, seed) -> Trainer``."""
+
+    target: ClassVar[Callable[..., Any]]
+
+    def build(
+        self, device_tasks: Mapping[TaskName, DeviceTask], seed: int, resources: Resources
+    ) -> Trainer:
+        trainer: Trainer = type(self).target(device_tasks, seed)
+        return trainer
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Pickled by address: that is where the callable is found, not this class."""
+        return TRAINERS.parse, (self.address(), "compute.trainer")
+
+
+def _from_callable(name: str, target: Callable[..., Any]) -> type[TrainerOptions]:
+    """Options of a callable ``(device_tasks, seed) -> Trainer``, such as a trainer's class."""
+    attributes = {
+        "__doc__": target.__doc__,
+        "__module__": getattr(target, "__module__", __name__),
+        "name": name,
+        "target": staticmethod(target),
+    }
+    return type(getattr(target, "__name__", type(target).__name__), (_Callable,), attributes)
+
+
+TRAINERS: Registry[TrainerOptions] = Registry(
+    "trainers",
+    TrainerOptions,  # type: ignore[type-abstract]
+    [__name__],
+    adapt=_from_callable,
+)

@@ -1,0 +1,206 @@
+"""Local training in processes of one thread each, over shared memory.
+
+Workers are forked once models and data are built, so they have them without a
+copy. Base models and updates travel through shared memory; only ids go through
+pipes. A job's value does not depend on who trains it, so results are the same
+for any number of workers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import final
+
+import torch
+
+from fedast.core.protocol import ClientId, RequestId, TaskName
+from fedast.tasks.task import TrainingFailed
+from fedast.training.batched import BatchedTrainer
+from fedast.training.trainer import DeviceTask, Job, Update
+
+
+def can_fork() -> bool:
+    """Not with a GPU: autograd starts threads there, which do not survive a fork."""
+    return "fork" in multiprocessing.get_all_start_methods() and not torch.cuda.is_available()
+
+
+_PER_WORKER = 8
+"""Jobs per worker in one batch: enough that waiting for the last worker costs little."""
+
+
+@final
+class ProcessTrainer:
+    def __init__(
+        self, device_tasks: Mapping[TaskName, DeviceTask], seed: int, *, workers: int
+    ) -> None:
+        self._slots = _PER_WORKER * workers
+        self._memory = {
+            name: _SharedMemory(device_task, self._slots)
+            for name, device_task in device_tasks.items()
+        }
+        self._workers: list[_Worker] = []
+        context = multiprocessing.get_context("fork")
+        for _ in range(workers):
+            here, there = context.Pipe()
+            # A forked worker has copies of the parent's ends, its own and those of the workers
+            # before it; while one is open, a worker would not notice that the parent is gone.
+            ends = [worker.pipe for worker in self._workers] + [here]
+            process = context.Process(
+                target=_work, args=(there, ends, device_tasks, seed, self._memory), daemon=True
+            )
+            process.start()
+            there.close()
+            self._workers.append(_Worker(process, here))
+
+    def limit(self, task: TaskName) -> int:
+        return self._slots
+
+    def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
+        updates: list[Update] = []
+        for start in range(0, len(jobs), self._slots):
+            updates += self._train(task, jobs[start : start + self._slots])
+        return updates
+
+    def _train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
+        shared = self._memory[task]
+        for slot, job in enumerate(jobs):
+            shared.bases[slot].copy_(job.base)
+        for number, worker in enumerate(self._workers):
+            worker.send(
+                task,
+                [
+                    (slot, jobs[slot].request, jobs[slot].client)
+                    for slot in range(number, len(jobs), len(self._workers))
+                ],
+            )
+        for worker in self._workers:
+            worker.wait()
+        count = len(jobs)
+        deltas, losses = shared.deltas[:count].clone(), shared.losses[:count].clone()
+        buffers = (
+            shared.buffers[:count].clone().unbind() if shared.buffers.numel() else [None] * count
+        )
+        return [Update(deltas[slot], losses[slot], buffers[slot]) for slot in range(count)]
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+        self._workers = []
+
+
+@final
+class _SharedMemory:
+    """Shared memory of one task: a base model and an update in every slot."""
+
+    def __init__(self, device_task: DeviceTask, slots: int) -> None:
+        example = device_task.model.read()
+        self.bases = _shared((slots, len(example)), example.dtype)
+        self.deltas = _shared((slots, device_task.model.buffers_from), example.dtype)
+        self.buffers = _shared((slots, device_task.model.buffer_count), example.dtype)
+        self.losses = _shared((slots,), example.dtype)
+
+
+def _shared(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Anonymous memory that forked processes share; there is nothing to clean up."""
+    size = torch.empty(0, dtype=dtype).element_size()
+    for side in shape:
+        size *= side
+    if size == 0:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=dtype).view(shape)
+
+
+@final
+class _Worker:
+    """The parent's end of a worker."""
+
+    def __init__(self, process: multiprocessing.process.BaseProcess, pipe: Connection) -> None:
+        self._process = process
+        self.pipe = pipe
+        self._left: list[RequestId] = []
+
+    def send(self, task: TaskName, jobs: list[tuple[int, RequestId, ClientId]]) -> None:
+        self._left = [request for _, request, _ in jobs]
+        if jobs:
+            try:
+                self.pipe.send((task, jobs))
+            except OSError:
+                raise self._died() from None
+
+    def wait(self) -> None:
+        while self._left:
+            try:
+                said = self.pipe.recv()
+            except (EOFError, OSError):
+                raise self._died() from None
+            if isinstance(said, str):
+                raise TrainingFailed(f"request {self._left[0]}: {said}")
+            self._left.remove(said)
+
+    def close(self) -> None:
+        self.pipe.close()
+        self._process.join(timeout=5)
+        if self._process.is_alive():
+            self._process.kill()
+
+    def _died(self) -> TrainingFailed:
+        self._process.join(timeout=5)
+        return TrainingFailed(
+            f"a worker process ended (exit code {self._process.exitcode}) while training request "
+            f"{self._left[0]}"
+        )
+
+
+def _work(
+    pipe: Connection,
+    parents: Sequence[Connection],
+    device_tasks: Mapping[TaskName, DeviceTask],
+    seed: int,
+    memory: Mapping[TaskName, _SharedMemory],
+) -> None:
+    for end in parents:
+        end.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    torch.set_num_threads(1)
+    keep_memory()
+    trainer = BatchedTrainer(device_tasks, seed, most=1, lean=True)
+    while True:
+        try:
+            task, jobs = pipe.recv()
+        except (EOFError, OSError):
+            os._exit(0)  # the parent is done, or gone; there is nothing to clean up
+        shared = memory[task]
+        for slot, request, client in jobs:
+            try:
+                (update,) = trainer.train(task, [Job(request, client, shared.bases[slot])])
+                shared.deltas[slot].copy_(update.delta)
+                shared.losses[slot].copy_(update.loss)
+                if update.buffers is not None:
+                    shared.buffers[slot].copy_(update.buffers)
+                said: str | RequestId = request
+            except Exception as error:
+                said = f"{type(error).__name__}: {error}"
+            try:
+                pipe.send(said)
+            except OSError:
+                os._exit(0)  # as above
+            if isinstance(said, str):
+                break
+
+
+def keep_memory() -> None:
+    """Let the C library keep freed memory instead of requesting it again at every local step."""
+    if sys.platform == "linux":
+        try:
+            libc = ctypes.CDLL("libc.so.6")
+            libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+            libc.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
+        except (OSError, AttributeError):  # another C library
+            pass

@@ -1,0 +1,248 @@
+"""Local training, the slow and obvious way: one client after another, one step after another.
+
+This is the reference that faster trainers are checked against, and it works
+with any ``nn.Module``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, final
+
+import numpy as np
+import torch
+
+from fedast.core.protocol import ClientId, RequestId, TaskName
+from fedast.core.streams import Stream
+from fedast.tasks.dataset import Arrays, Dataset
+from fedast.tasks.metrics import RMSE, Accuracy, cross_entropy
+from fedast.tasks.task import BadTask, Indices, OutOfMemory, Task
+from fedast.training.batches import draw_batches
+from fedast.training.flat import FlatModel
+
+Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One LocalTrain: all that the value of its update depends on."""
+
+    request: RequestId
+    client: ClientId
+    base: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a local training gives: the mean stochastic gradient (Delta) of the parameters and the
+    mean training loss."""
+
+    delta: torch.Tensor
+    loss: torch.Tensor
+    buffers: torch.Tensor | None = None
+    """The values of the model's floating-point buffers after the training; None if it has none."""
+    saturated: torch.Tensor | None = None
+    """Whether (1 or 0) a value was too large for fp16 and was clipped; None unless trained in
+    fp16."""
+
+
+class Trainer(Protocol):
+    def limit(self, task: TaskName) -> int:
+        """How many jobs of a task it takes at once; 1 if there is nothing to gain from more."""
+        ...
+
+    def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]: ...
+
+    def close(self) -> None:
+        """Release what it holds, such as worker processes."""
+        ...
+
+
+def batches_of(device_task: DeviceTask, stream: Stream, job: Job) -> tuple[Indices, Stream]:
+    """A job's mini-batches, and the stream that everything random in it comes from."""
+    how = device_task.task.training
+    mine = stream.child(job.client, job.request)
+    batches = draw_batches(
+        device_task.task.partition[job.client],
+        how.batch_size,
+        how.local_steps,
+        how.sampling,
+        np.random.default_rng(mine.bits()),
+    )
+    return batches, mine
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTask:
+    """A task on the device that trains it: its data moved there, and one working copy of its model.
+
+    It exists because a ``Task`` is a description that knows no device and builds no module.
+    """
+
+    task: Task
+    model: FlatModel
+    train: Dataset
+    test: Dataset
+    loss: Loss
+
+    @classmethod
+    def build(
+        cls,
+        task: Task,
+        seed: int,
+        device: torch.device,
+        moved: dict[int, Dataset] | None = None,
+    ) -> DeviceTask:
+        """Build a task's model and move its data; the model depends on the run's seed and the
+        task's name.
+
+        ``moved`` holds what is on the device already, for tasks that share data.
+        """
+        with seeded(Stream.of(seed, "init", task.name), torch.device("cpu")):
+            try:
+                module = task.model()
+            except Exception as error:  # whatever the user's own code raises
+                raise BadTask(f"task {task.name!r}: its model cannot be built: {error}") from error
+        if not isinstance(module, torch.nn.Module):
+            raise BadTask(
+                f"task {task.name!r}: model must build a torch.nn.Module, "
+                f"it gave {type(module).__name__}"
+            )
+        moved = {} if moved is None else moved
+        for dataset in (task.train, task.test):
+            if id(dataset) not in moved:
+                moved[id(dataset)] = dataset.to(device)
+        device_task = cls(
+            task=task,
+            model=FlatModel(module, device),
+            train=moved[id(task.train)],
+            test=moved[id(task.test)],
+            loss=task.loss or task.metric.default_loss(),
+        )
+        device_task.try_out()
+        return device_task
+
+    @property
+    def usual_loss(self) -> bool:
+        """Whether it is trained with cross-entropy of class numbers."""
+        return self.task.loss is None and self.task.metric.default_loss() is cross_entropy
+
+    def try_out(self) -> None:
+        """Check before the run that model, data and loss fit together.
+
+        Two samples of every part go through the model, the loss and, for
+        training, its gradient; the model is left unchanged.
+        """
+        name = f"task {self.task.name!r}"
+        if not self.model.parameters:
+            raise BadTask(f"{name}: its model has no parameters to train")
+        device = self.model.parameters[0].device
+        parts = {"train": self.train, "test": self.test}
+        if self.task.final_test is not None:
+            parts["final_test"] = self.task.final_test.to(device)
+        state = {name: value.clone() for name, value in self.model.module.state_dict().items()}
+        for part, dataset in parts.items():
+            self.model.module.train(part == "train")
+            try:
+                inputs, labels = dataset.batch(torch.arange(min(2, len(dataset)), device=device))
+                with seeded(Stream(0), device):
+                    if part == "train" and self.task.augment is not None:
+                        inputs = self.task.augment(inputs)
+                    outputs = self.model.module(inputs)
+                    loss = self.loss(outputs, labels)
+                    if part == "train":
+                        torch.autograd.grad(loss, self.model.parameters, allow_unused=True)
+            except torch.OutOfMemoryError as error:
+                raise OutOfMemory(
+                    f"{name}: out of memory before training began; free some, or set "
+                    f'compute.device = "cpu" ({error})'
+                ) from None
+            except Exception as error:  # whatever the user's own code raises
+                said = " ".join(str(error).split())
+                raise BadTask(f"{name}: model, loss and {part} data do not fit: {said}") from error
+            if (
+                isinstance(self.task.metric, Accuracy)
+                and labels.shape != outputs.argmax(dim=1).shape
+            ):
+                raise BadTask(
+                    f"{name}: accuracy needs one class number per sample, {part} labels have shape "
+                    f"{tuple(labels.shape)} for outputs of shape {tuple(outputs.shape)}"
+                )
+            if isinstance(self.task.metric, RMSE) and labels.numel() != outputs.numel():
+                raise BadTask(
+                    f"{name}: rmse needs a label per output, {part} labels have shape "
+                    f"{tuple(labels.shape)} for outputs of shape {tuple(outputs.shape)}"
+                )
+            self._check_labels(f"{name}: {part}", dataset, outputs.shape)
+        self.model.module.load_state_dict(state)
+
+    def _check_labels(self, where: str, dataset: Dataset, shape: Sequence[int]) -> None:
+        """Class numbers must be classes of the model, where the loss takes class numbers."""
+        if (
+            not self.usual_loss
+            or not isinstance(dataset, Arrays)
+            or dataset.labels.is_floating_point()
+        ):
+            return
+        low, high = int(dataset.labels.min()), int(dataset.labels.max())
+        if low < 0 or high >= shape[1]:
+            wrong = low if low < 0 else high
+            raise BadTask(f"{where} has label {wrong}, outside the model's {shape[1]} classes")
+
+
+@final
+class SerialTrainer:
+    def __init__(self, device_tasks: Mapping[TaskName, DeviceTask], seed: int) -> None:
+        self._device_tasks = device_tasks
+        self._streams = {name: Stream.of(seed, "train", name) for name in device_tasks}
+
+    def limit(self, task: TaskName) -> int:
+        return 1
+
+    def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
+        return [self._train(task, job) for job in jobs]
+
+    def close(self) -> None:
+        pass
+
+    def _train(self, task: TaskName, job: Job) -> Update:
+        """tau steps of SGD from ``job.base``; Delta = (before - after) / (tau eta_c)."""
+        device_task = self._device_tasks[task]
+        how, model = device_task.task.training, device_task.model
+        batches, stream = batches_of(device_task, self._streams[task], job)
+        model.write(job.base)
+        model.module.train()
+        total = job.base.new_zeros(())
+        with seeded(stream, job.base.device):  # for modules that draw, such as dropout
+            for batch in torch.from_numpy(batches).to(job.base.device):
+                inputs, labels = device_task.train.batch(batch)
+                if device_task.task.augment is not None:
+                    inputs = device_task.task.augment(inputs)
+                loss = device_task.loss(model.module(inputs), labels)
+                gradients = torch.autograd.grad(loss, model.parameters, allow_unused=True)
+                with torch.no_grad():
+                    for parameter, gradient in zip(model.parameters, gradients, strict=True):
+                        if gradient is not None:  # None: the loss does not depend on it
+                            gradient = gradient.add(parameter, alpha=how.weight_decay)
+                            parameter.sub_(gradient, alpha=how.client_lr)
+                total += loss.detach()
+        after, end = model.read(), model.buffers_from
+        delta = (job.base[:end] - after[:end]) / (how.local_steps * how.client_lr)
+        buffers = after[end:].clone() if model.buffer_count else None
+        return Update(delta, total / how.local_steps, buffers)
+
+
+@contextmanager
+def seeded(stream: Stream, device: torch.device) -> Iterator[torch.Generator]:
+    """Seed torch's own generator on a device from a stream for a block, then restore it."""
+    generator = torch.default_generator
+    if device.type == "cuda":
+        generator = torch.cuda.default_generators[device.index or 0]
+    before = generator.get_state()
+    generator.manual_seed(stream.bits() >> 1)
+    try:
+        yield generator
+    finally:
+        generator.set_state(before)

@@ -1,0 +1,119 @@
+"""What only the NATS transport has: parts of an upload on both sides of a server's crash."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from nats.js.errors import APIError
+
+from fedast.federation.nats.names import CHUNK, upload_subject
+from fedast.federation.transport import Uploaded
+from tests.federation.nats_support import NatsBed
+
+
+async def upload_of(server: object) -> Uploaded:
+    async with asyncio.timeout(20):
+        while True:
+            found = await server.receive(1.0)  # type: ignore[attr-defined]
+            if isinstance(found, Uploaded):
+                return found
+
+
+def test_an_upload_whose_parts_came_before_and_after_a_crash_is_whole(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with NatsBed(tmp_path, clients=2) as bed, asyncio.timeout(60):
+            server, client = await bed.server(), await bed.client(0)
+            js = client._js
+            await js.publish(upload_subject(0, "long.0-2"), b"x" * CHUNK)
+            await client.upload("short", b"whole")
+            short = await upload_of(server)
+            assert short.data == b"whole"
+            await server.acknowledge(short.sequence)  # what is not whole yet is not acknowledged
+            await server.close()
+            again = await bed.server(after=short.sequence)
+            await js.publish(upload_subject(0, "long.1-2"), b"second half")
+            long = await upload_of(again)
+            assert (long.name, long.data) == ("long", b"x" * CHUNK + b"second half")
+            assert long.sequence > short.sequence
+            await again.acknowledge(long.sequence)
+            info = await again._js.stream_info("FEDAST_UPDATES")
+            assert info.state.messages == 0
+
+    asyncio.run(go())
+
+
+def test_a_server_waits_for_nats(tmp_path: Path) -> None:
+    """NATS goes away between two starts; the server is patient, and so are clients."""
+
+    async def go() -> None:
+        async with NatsBed(tmp_path, clients=1) as bed, asyncio.timeout(60):
+            server, client = await bed.server(), await bed.client(0)
+            await server.send(0, "1", b"one", "0.0.none")
+            bed.kill()
+
+            async def restart() -> None:
+                await asyncio.sleep(1.5)
+                bed.start()
+
+            restarting = asyncio.create_task(restart())
+            await server.send(0, "2", b"two", "0.0.none")
+            await restarting
+            seen: list[bytes] = []
+            while len(seen) < 2:
+                delivery = await client.next(2.0)
+                if delivery is not None:
+                    seen.append(delivery.data)
+                    await delivery.done()
+            assert seen == [b"one", b"two"]
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    "subject", ["{n}.0-1", "junk", "{n}.5-3", "{n}.0-2"], ids=["whole", "junk", "odd", "begun"]
+)
+def test_uploads_fill_their_own_room_only_and_then_wait(tmp_path: Path, subject: str) -> None:
+    """While the server is away, a client floods: it can fill neither the disk nor the way."""
+
+    async def go() -> None:
+        async with NatsBed(tmp_path, clients=2) as bed, asyncio.timeout(120):
+            server, flood, honest = await bed.server(), await bed.client(0), await bed.client(1)
+            await server.close()
+            came = 0
+
+            async def fill() -> None:
+                nonlocal came
+                while came < 100:
+                    where = upload_subject(0, subject.format(n=came))
+                    await flood._js.publish(where, b"x" * CHUNK, timeout=20)
+                    came += 1
+
+            with pytest.raises(APIError, match="maximum bytes exceeded"):
+                await fill()
+            assert 30 < came < 50  # of 160 MB: two uploads of 40 MB for each of two clients
+            waiting = asyncio.create_task(honest.upload("mine", b"y" * CHUNK))
+            await asyncio.sleep(1.0)
+            assert not waiting.done()
+            again = await bed.server()
+            await again.send(1, "5", b"a request", "0.0.none")  # there is room for everything else
+            while (found := await upload_of(again)).client != 1:
+                await again.acknowledge(found.sequence)
+            assert found.data == b"y" * CHUNK
+            await waiting
+            await again.acknowledge(found.sequence)
+
+    asyncio.run(go())
+
+
+def test_parts_that_do_not_fit_together_are_passed_over(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with NatsBed(tmp_path, clients=1) as bed, asyncio.timeout(60):
+            server, client = await bed.server(limit=9 * 2**20), await bed.client(0)
+            for part in ("x.3-5", "x.0-2", "x.1-2", "y.7-3", "z.0-99999999", "w.a-b", "v"):
+                await client._js.publish(upload_subject(0, part), b"")
+            await client.upload("good", b"fine")
+            assert (await upload_of(server)).name == "good"
+
+    asyncio.run(go())
