@@ -103,7 +103,11 @@ class _Callable(TrainerOptions):
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Pickled by address: that is where the callable is found, not this class."""
-        return TRAINERS.parse, (self.address(), "compute.trainer")
+        return _at_address, (self.address(),)
+
+
+def _at_address(address: str) -> TrainerOptions:
+    return TRAINERS.parse(address, "compute.trainer")
 
 
 def _from_callable(name: str, target: Callable[..., Any]) -> type[TrainerOptions]:
