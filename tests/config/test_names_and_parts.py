@@ -62,6 +62,8 @@ def test_options_of_an_own_algorithm_keep_their_names(tmp_path: Path) -> None:
     text = f'[algorithm]\nname = "{__name__}:OwnOptions"\ncandidates = 9\nassignment = "b"\n'
     config = loaded(tmp_path, text)
     assert (config.algorithm.candidates, config.algorithm.assignment) == (9, "b")
+    config = loaded(tmp_path, text, "algorithm.assignment=c", "algorithm.candidates=4")
+    assert (config.algorithm.candidates, config.algorithm.assignment) == (4, "c")
 
 
 @pytest.mark.parametrize(
@@ -154,6 +156,9 @@ class Factory:
         return FedASTStatic().build(tasks, pool, stream)
 
 
+made = Factory()
+
+
 def trainer(device_tasks: Any, seed: int) -> Any:
     raise NotImplementedError
 
@@ -166,6 +171,8 @@ def test_callables() -> None:
     factory = Factory()
     assert ALGORITHMS.parse(factory, "algorithm") == ALGORITHMS.parse(factory, "algorithm")
     assert TRAINERS.parse(trainer, "trainer") == TRAINERS.parse(trainer, "trainer")
+    with pytest.raises(ConfigError, match=r"algorithm\.requests_each: input should be a valid int"):
+        ALGORITHMS.parse({"name": f"{__name__}:made", "requests_each": "many"}, "algorithm")
     with pytest.raises(ConfigError, match="parameter called name"):
         ALGORITHMS.parse(named, "algorithm")
 

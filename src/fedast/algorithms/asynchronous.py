@@ -52,6 +52,7 @@ from fedast.core.protocol import (
     VariancesMeasured,
 )
 from fedast.core.streams import Stream
+from fedast.core.task_table import TaskTable
 
 
 @final
@@ -88,7 +89,8 @@ class Asynchronous:
         self._max_staleness = max_staleness
         self._free_on_cancel = free_on_cancel
         self._ledger = Ledger()
-        self._tasks = {spec.name: TaskState(spec, buffered) for spec in tasks}
+        self._table = TaskTable(tasks)
+        self._tasks = {task.spec.name: TaskState(task, buffered) for task in self._table}
         self._open = list(self._tasks.values())
         self._total = sum(state.target for state in self._open)
         self._since_realloc = 0
@@ -106,7 +108,7 @@ class Asynchronous:
 
     @property
     def unfinished(self) -> tuple[TaskName, ...]:
-        return tuple(name for name, state in self._tasks.items() if state.progress.finished is None)
+        return self._table.unfinished
 
     def status(self) -> list[TaskStatus]:
         return [
@@ -246,28 +248,21 @@ class Asynchronous:
     # --- evaluation and the end of a task ---------------------------------------
 
     def _evaluated(self, event: Evaluated) -> list[Command]:
-        state = self._task(event.task)
-        state.progress.check(event)
+        task = self._table[event.task]
+        task.check(event)
         commands: list[Command] = []
-        reason = state.progress.judge(event)
+        reason = task.judge(event)
         if reason is not None:
-            commands.append(state.progress.finish(reason))
-            self._retire([state], ReallocCause.HANDOVER, commands)
+            commands.append(task.finish(reason))
+            self._retire([self._tasks[event.task]], ReallocCause.HANDOVER, commands)
             self._offer(commands)
         return commands
 
     def _stopped(self, event: TasksStopped) -> list[Command]:
-        states = [self._task(name) for name in event.tasks]
-        if any(state.progress.finished is not None for state in states):
-            raise IllegalEvent(f"a task of {event.tasks} has finished already")
-        commands: list[Command] = []
-        for state in states:
-            command = state.progress.stop(event.reason)
-            if command is not None:
-                commands.append(command)
+        commands = self._table.stop(event.tasks, event.reason)
         removed = event.reason is StopReason.REMOVED
         cause = ReallocCause.REMOVE if removed else ReallocCause.HANDOVER
-        self._retire(states, cause, commands)
+        self._retire([self._tasks[name] for name in event.tasks], cause, commands)
         self._offer(commands)
         return commands
 
@@ -295,14 +290,12 @@ class Asynchronous:
     # --- allocation ---------------------------------------------------------------
 
     def _added(self, spec: TaskSpec) -> list[Command]:
-        if spec.name in self._tasks:
-            raise IllegalEvent(f"a task named {spec.name!r} exists already")
         if self._open and not 1 <= spec.active_requests <= self._total - len(self._open):
             raise IllegalEvent(
                 f"task {spec.name!r} asks for {spec.active_requests} of {self._total} active "
                 f"requests; {len(self._open)} other tasks need one each"
             )
-        state = TaskState(spec, self._buffered)
+        state = TaskState(self._table.add(spec), self._buffered)
         if self._open:
             weights = [float(other.target) for other in self._open]
             floors = [other.min_requests for other in self._open]
@@ -360,9 +353,3 @@ class Asynchronous:
             buffers={state.name: state.buffer_size for state in self._open},
             variances=variances,
         )
-
-    def _task(self, name: TaskName) -> TaskState:
-        try:
-            return self._tasks[name]
-        except KeyError:
-            raise IllegalEvent(f"there is no task named {name!r}") from None

@@ -17,7 +17,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
-from pydantic import Field, SerializeAsAny, create_model, model_validator
+from pydantic import (
+    Field,
+    PydanticSchemaGenerationError,
+    SerializeAsAny,
+    TypeAdapter,
+    create_model,
+    model_validator,
+)
 
 from fedast.algorithms.allocation import AllocationRule, sqrt_variance
 from fedast.algorithms.asynchronous import Asynchronous
@@ -205,16 +212,13 @@ def _from_callable(name: str, target: Callable[..., Any]) -> type[AlgorithmOptio
     """
     base = _SyncCallable if getattr(target, "synchronous", False) else _AsyncCallable
     fields: dict[str, Any] = {}
-    for number, parameter in enumerate(inspect.signature(target).parameters.values()):
+    for number, parameter in enumerate(_signature(target).parameters.values()):
         if number < 3 or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         if parameter.name == "name":
             raise ConfigError(name, "has a parameter called name, which is the algorithm's own")
-        given = parameter.annotation is not parameter.empty and not isinstance(
-            parameter.annotation, str
-        )
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (parameter.annotation if given else Any, default)
+        fields[parameter.name] = (_checkable(parameter.annotation), default)
     options = cast("Any", create_model)(
         getattr(target, "__name__", type(target).__name__),
         __base__=base,
@@ -228,12 +232,38 @@ def _from_callable(name: str, target: Callable[..., Any]) -> type[AlgorithmOptio
     return cast("type[AlgorithmOptions]", options)
 
 
+def _signature(target: Callable[..., Any]) -> inspect.Signature:
+    """With annotations as types, where they can be found."""
+    try:
+        return inspect.signature(target, eval_str=True)
+    except NameError:  # a type that is imported for type checkers only
+        return inspect.signature(target)
+
+
+def _checkable(annotation: Any) -> Any:
+    """The annotation if values can be checked against it, otherwise anything."""
+    if annotation is inspect.Parameter.empty or isinstance(annotation, str):
+        return Any
+    try:
+        TypeAdapter(annotation)
+    except PydanticSchemaGenerationError:
+        return Any
+    return annotation
+
+
+def _call(
+    options: _AsyncCallable | _SyncCallable, tasks: Sequence[TaskSpec], pool: Pool, stream: Stream
+) -> Algorithm:
+    arguments = {name: getattr(options, name) for name in options._arguments}
+    return options._target(tasks, pool, stream, **arguments)
+
+
 class _AsyncCallable(AsyncOptions):
     _target: ClassVar[Callable[..., Algorithm]]
     _arguments: ClassVar[tuple[str, ...]] = ()
 
     def build(self, tasks: Sequence[TaskSpec], pool: Pool, stream: Stream) -> Algorithm:
-        return self._target(tasks, pool, stream, **{n: getattr(self, n) for n in self._arguments})
+        return _call(self, tasks, pool, stream)
 
 
 class _SyncCallable(AlgorithmOptions):
@@ -244,7 +274,7 @@ class _SyncCallable(AlgorithmOptions):
     _arguments: ClassVar[tuple[str, ...]] = ()
 
     def build(self, tasks: Sequence[TaskSpec], pool: Pool, stream: Stream) -> Algorithm:
-        return self._target(tasks, pool, stream, **{n: getattr(self, n) for n in self._arguments})
+        return _call(self, tasks, pool, stream)
 
 
 ALGORITHMS: Registry[AlgorithmOptions] = Registry(

@@ -50,22 +50,22 @@ def fold_options(options: dict[str, Any], name: str, tell: Tell) -> None:
         options["allocation_rule"] = "sqrt-variance"
         tell("allocation_rule = 'plain'", "'sqrt-variance'")
     if name != "sync-bayes-st":  # which has an option of its own called candidates
-        _fold(options, "selection", "uniform", _SELECTION, tell)
-    _fold(options, "staleness_weight", "constant", _STALENESS, tell)
+        _fold(options, "selection", "uniform", tell)
+    _fold(options, "staleness_weight", "constant", tell)
 
 
-_SELECTION: Mapping[str, Folded] = {
-    "candidates": Folded("candidates", 2, ("speed", "loss")),
+FOLDED_OPTIONS: Mapping[str, Mapping[str, Folded]] = {
+    "selection": {"candidates": Folded("candidates", 2, ("speed", "loss"))},
+    "staleness_weight": {
+        "staleness_slope": Folded("slope", 0.5, ("polynomial", "hinge")),
+        "staleness_grace": Folded("grace", 10, ("hinge",)),
+    },
 }
-_STALENESS: Mapping[str, Folded] = {
-    "staleness_slope": Folded("slope", 0.5, ("polynomial", "hinge")),
-    "staleness_grace": Folded("grace", 10, ("hinge",)),
-}
+"""By part: the options that stood beside it."""
 
 
-def _fold(
-    options: dict[str, Any], part: str, default: str, keys: Mapping[str, Folded], tell: Tell
-) -> None:
+def _fold(options: dict[str, Any], part: str, default: str, tell: Tell) -> None:
+    keys = FOLDED_OPTIONS[part]
     loose = {key: options.pop(key) for key in keys if key in options}
     given = options.get(part, default)
     if not loose or not isinstance(given, str | Mapping):

@@ -37,8 +37,9 @@ class TaskState:
 
     __slots__ = ("buffer", "buffer_size", "progress", "ratio", "target", "updates", "weights")
 
-    def __init__(self, spec: TaskSpec, buffered: bool) -> None:
-        self.progress = Progress(spec)
+    def __init__(self, progress: Progress, buffered: bool) -> None:
+        spec = progress.spec
+        self.progress = progress
         self.target = spec.active_requests
         self.buffer_size = spec.buffer_size if buffered else 1
         self.ratio = spec.active_requests / spec.buffer_size if buffered else None

@@ -5,21 +5,19 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fedast.algorithms.options import ALGORITHMS
+from fedast.config.kinds import KINDS
 from fedast.config.renamed import FOLDED, line, renamed, renamed_path, translated, with_current_keys
-from fedast.config.schema import RunConfig
+from fedast.config.schema import RunConfig, Simulation, TaskConfig
 from fedast.parts.errors import ConfigError, nearest
-from fedast.parts.parsing import parse_section
+from fedast.parts.options import Section
+from fedast.parts.parsing import parse_section, part_fields
 from fedast.parts.registry import make_importable
 
-_PARTS = frozenset(
-    {"algorithm", "delay", "availability", "selection", "staleness_weight", "allocation_rule",
-     "server_optimizer", "aggregator", "partition"}
-)  # fmt: skip
-"""Keys whose bare name stands for a table with that name."""
 _ADDRESS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -105,7 +103,8 @@ def apply_settings(
     NAME runs, and a setting of ``algorithm`` is about whichever does, so it comes last.
     """
     _algorithm_as_table(table)
-    settings = [_renamed_setting(setting, note) for setting in settings]
+    running = algorithm or _chosen(settings) or _name(table)
+    settings = [_renamed_setting(setting, str(running), note) for setting in settings]
     about = [s for s in settings if _path(s)[0] == "algorithm"]
     for setting in settings:
         if setting not in about:
@@ -131,6 +130,17 @@ def apply_settings(
     if isinstance(current, dict):
         current.update({key: value for key, value in own.items() if key not in chosen})
         current["name"] = name
+
+
+def _chosen(settings: Sequence[str]) -> Any:
+    """The algorithm that settings choose, if they do."""
+    for setting in reversed(settings):
+        if _path(setting) == ["algorithm", "name"]:
+            return _value(setting)
+        if _path(setting) == ["algorithm"]:
+            value = _value(setting)
+            return value.get("name") if isinstance(value, dict) else value
+    return None
 
 
 def _algorithm_as_table(table: dict[str, Any]) -> None:
@@ -197,7 +207,7 @@ def apply_setting(table: dict[str, Any], setting: str) -> None:
         if isinstance(place, list):
             place = _entry(place, part, key)
         elif isinstance(place, dict):
-            if part in _PARTS and isinstance(place.get(part), str):
+            if isinstance(place.get(part), str) and part in _part_keys():
                 place[part] = {"name": place[part]}  # options of a part that was a bare name
             place = place.setdefault(part, {})
         else:
@@ -206,6 +216,14 @@ def apply_setting(table: dict[str, Any], setting: str) -> None:
         raise ConfigError(key, f"{path[-1]!r} cannot be set here; name a task first")
     place[path[-1]] = value
     _outdo(table, path)
+
+
+@cache
+def _part_keys() -> frozenset[str]:
+    """Keys that hold a part: a bare name stands for a table with that name."""
+    sections: list[type[Section]] = [RunConfig, Simulation, TaskConfig]
+    sections += [kind for registry in KINDS.values() for kind in registry.builtin.values()]
+    return frozenset(name for section in sections for name in part_fields(section))
 
 
 def _outdo(table: Any, path: list[str]) -> None:
@@ -243,10 +261,10 @@ def _path(setting: str) -> list[str]:
     return path
 
 
-def _renamed_setting(setting: str, note: Callable[[str], None]) -> str:
+def _renamed_setting(setting: str, algorithm: str, note: Callable[[str], None]) -> str:
     """The setting under today's name, so that it overrides that key in the file."""
     path = _path(setting)
-    new = renamed_path(path)
+    new = renamed_path(path, algorithm)
     if new == path:
         return setting
     changed = next(place for place, part in enumerate(new) if part != path[place])

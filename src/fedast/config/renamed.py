@@ -12,9 +12,15 @@ from typing import Any, TypeAlias
 
 from fedast.algorithms.fedast import FedASTDynamic
 from fedast.algorithms.options import ALGORITHMS
-from fedast.algorithms.renamed import RENAMED_OPTIONS, Tell, fold_options, rename_options
+from fedast.algorithms.renamed import (
+    FOLDED_OPTIONS,
+    RENAMED_OPTIONS,
+    Tell,
+    fold_options,
+    rename_options,
+)
 from fedast.parts.errors import ConfigError
-from fedast.tasks.renamed import modernize_options
+from fedast.tasks.renamed import PARTITION_OPTIONS, modernize_options
 from fedast.tasks.renamed import rename_options as rename_task_options
 
 Table: TypeAlias = dict[str, Any]
@@ -42,13 +48,10 @@ _ALGORITHM_KEYS: Mapping[str, str] = {
 }
 
 FOLDED: Mapping[str, tuple[str, str]] = {
-    "candidates": ("selection", "candidates"),
-    "staleness_slope": ("staleness_weight", "slope"),
-    "staleness_grace": ("staleness_weight", "grace"),
-    "alpha": ("partition", "alpha"),
-    "classes_per_client": ("partition", "classes_per_client"),
-    "exponent": ("partition", "exponent"),
-}
+    old: (part, folded.name)
+    for part, options in FOLDED_OPTIONS.items()
+    for old, folded in options.items()
+} | {option: ("partition", option) for option in PARTITION_OPTIONS}
 """Options that stood beside a part: the part, and what they are called in it."""
 
 _VALUES: Mapping[str, tuple[str, str]] = {
@@ -60,7 +63,7 @@ _VALUES: Mapping[str, tuple[str, str]] = {
 
 def translated(table: Mapping[str, Any]) -> Table:
     """A copy of a table with today's names."""
-    copy: Table = _copied(table)
+    copy: Table = copied(table)
     _rename_keys(copy, _untold)
     _fold(copy, _untold)
     return copy
@@ -71,7 +74,7 @@ def with_current_keys(table: Mapping[str, Any], tell: Tell = lambda old, new: No
 
     That is safe for a part of a configuration: what an option was folded into may stand elsewhere.
     """
-    copy: Table = _copied(table)
+    copy: Table = copied(table)
     _rename_keys(copy, tell)
     return copy
 
@@ -83,7 +86,7 @@ def renamed(table: Mapping[str, Any]) -> list[str]:
     def tell(key: str, new: str) -> None:
         lines.append(line(key, new))
 
-    copy: Table = _copied(table)
+    copy: Table = copied(table)
     _rename_keys(copy, tell)
     _fold(copy, tell)
     return lines
@@ -99,10 +102,13 @@ def _untold(key: str, new: str) -> None:
     pass
 
 
-def renamed_path(path: Sequence[str]) -> list[str]:
-    """Where a key such as ``tasks.mnist.client_rate`` is now."""
+def renamed_path(path: Sequence[str], algorithm: str) -> list[str]:
+    """Where a key such as ``tasks.x.client_rate`` is now; ``algorithm`` is the one that runs."""
     found = list(path)
-    for pattern, new in (*_KEYS.items(), *_ALGORITHM_KEYS.items()):
+    if path[0] == "algorithms" and len(path) > 1:
+        algorithm = path[1]
+    known = algorithm in ALGORITHMS.builtin  # a user's own may call its options anything
+    for pattern, new in (*_KEYS.items(), *(_ALGORITHM_KEYS.items() if known else ())):
         steps = pattern.split(".")
         if len(steps) <= len(found) and all(map(_fits, steps, found)):
             found[len(steps) - 1] = new
@@ -215,9 +221,10 @@ def _name(entry: Any, number: int) -> Any:
     return number
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
+    """A deep copy of a table, with tuples as lists."""
     if isinstance(value, Mapping):
-        return {key: _copied(entry) for key, entry in value.items()}
+        return {key: copied(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_copied(entry) for entry in value]
+        return [copied(entry) for entry in value]
     return value

@@ -93,6 +93,17 @@ def _nested(field: FieldInfo, value: Any, key: str) -> Any:
     return value
 
 
+def part_fields(section: type[Section]) -> set[str]:
+    """The fields of a section that hold a part."""
+    from fedast.parts.registry import Part
+
+    return {
+        name
+        for name, field in section.model_fields.items()
+        if any(isinstance(mark, Part) for mark in _marks(field))
+    }
+
+
 def _marks(field: FieldInfo) -> Iterator[Any]:
     yield from field.metadata
     for argument in get_args(field.annotation):  # Annotated inside a union

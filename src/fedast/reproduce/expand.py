@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedast.algorithms.options import ALGORITHMS, USUAL_RATIO
+from fedast.config.renamed import copied
 from fedast.config.renamed import with_current_keys as with_renamed_keys
 from fedast.parts.errors import ConfigError
 
@@ -42,15 +43,6 @@ def merge(table: dict[str, Any], other: Mapping[str, Any]) -> None:
             merge(old, value)
         else:
             table[key] = copied(value)
-
-
-def copied(value: Any) -> Any:
-    """A deep copy, with tuples as lists."""
-    if isinstance(value, Mapping):
-        return {key: copied(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [copied(entry) for entry in value]
-    return value
 
 
 def with_current_keys(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fedast.config.renamed import copied
 from fedast.parts.errors import ConfigError, nearest
 from fedast.reproduce.check import check
-from fedast.reproduce.expand import copied, merge, with_current_keys
+from fedast.reproduce.expand import merge, with_current_keys
 from fedast.reproduce.study import Study, StudyConfig
 
 _RENAMED = {"like": "extends", "reported": "claims"}

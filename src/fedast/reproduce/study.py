@@ -16,19 +16,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from fedast.config.load import apply_settings, parse
+from fedast.config.renamed import copied
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
 from fedast.parts.errors import ConfigError
 from fedast.parts.options import Section
 from fedast.reproduce.claims import Claim
-from fedast.reproduce.expand import (
-    QUICK_TASKS,
-    QUICK_TIME,
-    copied,
-    make_quick,
-    merge,
-    write_out,
-)
+from fedast.reproduce.expand import QUICK_TASKS, QUICK_TIME, make_quick, merge, write_out
 
 Scale: TypeAlias = Literal["full", "quick"]
 

@@ -98,11 +98,8 @@ class TaskOptions(Options, ABC):
 class FunctionTask(TaskOptions):
     """A function ``(clients, seed, **options) -> Task``; the task has its own name."""
 
+    function: ClassVar[Callable[..., Any]]
     arguments: dict[str, Any] = Field(default_factory=dict)
-
-    @classmethod
-    def function(cls) -> Callable[..., Any]:
-        raise NotImplementedError
 
     @classmethod
     def read(cls, table: Mapping[str, Any], key: str) -> Self:
@@ -148,7 +145,7 @@ def _built(kind: type[TaskOptions], given: str, clients: int, seed: int, name: s
 @lru_cache(maxsize=8)
 def _call(kind: type[FunctionTask], given: str, clients: int, seed: int) -> Any:
     """Whatever the run calls it, the task is the same, and built once."""
-    function, options = kind.function(), json.loads(given)
+    function, options = kind.function, json.loads(given)
     try:
         inspect.signature(function).bind(clients, seed, **options)
     except TypeError as error:
@@ -159,14 +156,8 @@ def _call(kind: type[FunctionTask], given: str, clients: int, seed: int) -> Any:
 
 
 def _from_function(name: str, function: Callable[..., Any]) -> type[TaskOptions]:
-    class FromFunction(FunctionTask):
-        @classmethod
-        def function(cls) -> Callable[..., Any]:
-            return function
-
-    FromFunction.name = name
-    FromFunction.__doc__ = function.__doc__
-    return FromFunction
+    attributes = {"__doc__": function.__doc__, "name": name, "function": staticmethod(function)}
+    return type("FromFunction", (FunctionTask,), attributes | {"__module__": __name__})
 
 
 TASKS: Registry[TaskOptions] = Registry(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
+from fedast.algorithms.renamed import Tell
 from fedast.parts.errors import ConfigError
 from fedast.tasks.options import TASKS
 from fedast.tasks.partitions import PARTITIONS, PartitionOptions
 
-Tell: TypeAlias = Callable[[str, str], None]
-"""Called with an old name and what it is now."""
-
 _RENAMED: Mapping[str, str] = {"points": "samples", "max_points": "max_samples"}
-_PARTITION_OF: Mapping[str, str] = {
+PARTITION_OPTIONS: Mapping[str, str] = {
     "alpha": "dirichlet",
     "classes_per_client": "shards",
     "exponent": "power-law",
@@ -47,9 +45,9 @@ def fold_partition(options: dict[str, Any], default: PartitionOptions, tell: Tel
     if not isinstance(given, str | Mapping):
         return  # wrong: its check says so
     table = {"name": given} if isinstance(given, str) else {"name": default.name, **given}
-    loose = {key: options.pop(key) for key in _PARTITION_OF if key in options}
+    loose = {key: options.pop(key) for key in PARTITION_OPTIONS if key in options}
     for key, value in loose.items():
-        owner = PARTITIONS.builtin[_PARTITION_OF[key]]
+        owner = PARTITIONS.builtin[PARTITION_OPTIONS[key]]
         if owner.name == table["name"]:
             table[key] = value  # also where it is there already: a later setting by the old name
             tell(key, f"partition.{key}")
