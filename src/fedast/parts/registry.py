@@ -96,12 +96,26 @@ class Registry(Generic[T]):
                 yield importlib.import_module(f"{name}.{entry.name}")
 
     def installed(self) -> Mapping[str, EntryPoint]:
-        """Parts that other packages offer, by name; they are imported when one is used."""
-        return {
-            entry.name: entry
-            for entry in entry_points(group=self.group)
-            if entry.name not in self.builtin
-        }
+        """Parts that other packages offer, by name; they are imported when one is used. A name
+        that fedast or two of them have stands for none of them."""
+        return {entry.name: entry for entry, problem in self._offered() if not problem}
+
+    def _offered(self) -> list[tuple[EntryPoint, str]]:
+        """Every part that a package offers, and why its name does not stand for it, if so."""
+        entries = list(dict.fromkeys(entry_points(group=self.group)))
+        offered = []
+        for entry in entries:
+            packages = {_package(other) for other in entries if other.name == entry.name}
+            if entry.name in self.builtin:
+                problem = f"fedast has its own {entry.name}; write {entry.value} instead"
+            elif len(packages) > 1:
+                problem = (
+                    f"{' and '.join(sorted(packages))} both offer it; write {entry.value} instead"
+                )
+            else:
+                problem = ""
+            offered.append((entry, problem))
+        return offered
 
     def names(self) -> list[str]:
         return [*self.builtin, *self.installed()]
@@ -110,12 +124,14 @@ class Registry(Generic[T]):
         """Every part that can be named, those of other packages with the package's name."""
         for name, options in self.builtin.items():
             yield Listed(name, options, "fedast")
-        for name, entry in self.installed().items():
-            source = entry.dist.name if entry.dist is not None else "?"
+        for entry, problem in self._offered():
+            if problem:
+                yield Listed(entry.name, None, _package(entry), problem)
+                continue
             try:
-                yield Listed(name, self.find(name, name), source)
+                yield Listed(entry.name, self.find(entry.name, entry.name), _package(entry))
             except ConfigError as error:
-                yield Listed(name, None, source, error.problem)
+                yield Listed(entry.name, None, _package(entry), error.problem)
 
     def find(self, name: str, key: str) -> type[T]:
         """The options class that a name stands for; ``key`` is where the name was given."""
@@ -123,6 +139,9 @@ class Registry(Generic[T]):
             return self.builtin[name]
         entry = self.installed().get(name)
         if entry is None and ":" not in name:
+            unclear = [problem for other, problem in self._offered() if other.name == name]
+            if unclear:
+                raise ConfigError(key, f"{name!r} is not clear: {'; '.join(unclear)}")
             raise ConfigError(key, f"unknown value {name!r}{nearest(name, self.names())}")
         return self._as_options(name, load_object(name if entry is None else entry.value, key), key)
 
@@ -242,6 +261,10 @@ def described(error: Exception) -> str:
     """An error in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "?"
 
 
 def _address(target: Callable[..., Any]) -> str:
