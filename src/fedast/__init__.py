@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fedast.algorithms.sync_bayes_st import SyncBayesST
     from fedast.algorithms.sync_st import SyncST
     from fedast.algorithms.sync_ucb_st import SyncUCBST
+    from fedast.analysis.runs import Run, Runs, load
     from fedast.config.schema import Compute, Simulation, SpeedGroups
     from fedast.parts.errors import ConfigError, ConfigWarning
     from fedast.records.observers import ObserverOptions
@@ -85,6 +86,7 @@ _HOMES = {
     "fedast.algorithms.sync_bayes_st": ("SyncBayesST",),
     "fedast.algorithms.sync_st": ("SyncST",),
     "fedast.algorithms.sync_ucb_st": ("SyncUCBST",),
+    "fedast.analysis.runs": ("Run", "Runs", "load"),
     "fedast.config.schema": ("Compute", "Simulation", "SpeedGroups"),
     "fedast.parts.errors": ("ConfigError", "ConfigWarning"),
     "fedast.records.observers": ("ObserverOptions",),
@@ -142,6 +144,8 @@ __all__ = [
     "ObserverOptions",
     "Outcome",
     "PartitionOptions",
+    "Run",
+    "Runs",
     "SelectionOptions",
     "SequentialFedAvg",
     "ServerOptimizerOptions",
@@ -164,6 +168,7 @@ __all__ = [
     "Yogi",
     "dirichlet",
     "iid",
+    "load",
     "power_law",
     "shards",
     "simulate",

@@ -12,6 +12,7 @@ from fedast.cli.commands.compare import compare
 from fedast.cli.commands.ctl import ctl
 from fedast.cli.commands.data import data
 from fedast.cli.commands.demo import demo
+from fedast.cli.commands.export import export
 from fedast.cli.commands.federation import federation
 from fedast.cli.commands.report import report
 from fedast.cli.commands.reproduce import reproduce
@@ -22,7 +23,7 @@ from fedast.cli.commands.validate import validate
 
 _COMMANDS: tuple[click.Command, ...] = (
     demo, run, compare, validate, catalogue, theory, bench,
-    reproduce, report, data,
+    reproduce, report, export, data,
     federation, serve, client, ctl,
 )  # fmt: skip
 

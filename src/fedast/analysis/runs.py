@@ -1,0 +1,325 @@
+"""``fedast.load``: the runs under a folder, as tables and models.
+
+It reads every kind of record: a run's folder (finished or not), the folder of a comparison or of
+any number of runs, and the compact records of a study. A record that cannot be read is named in
+``Runs.broken`` and in a warning; the others are there all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final, overload
+
+from fedast.analysis.frames import Frame, Row, frame
+from fedast.core.protocol import TaskName
+from fedast.records import compact
+from fedast.records.events import from_schema_1
+from fedast.records.metrics import Point
+from fedast.records.run import CONFIG, EVENTS, RESULT, RunResult, TaskResult, UnusableFolder
+from fedast.records.run import read_run as read_result
+
+if TYPE_CHECKING:
+    import torch
+
+_CURVES = ("run", "algorithm", "seed", "task", "time", "round", "model", "metric", "value", "loss")
+_RESULTS = ("run", "algorithm", "seed", "task", "metric", "time_to_target", "final", "final_loss")
+_EVENTS = ("run", "t", "event")
+_REQUESTS = (
+    "run", "task", "request", "client", "version", "dispatched", "started", "ended", "outcome",
+    "staleness", "round",
+)  # fmt: skip
+_ENDS = {"arrive": "counted", "drop": "dropped"}
+
+
+class RecordWarning(UserWarning):
+    """A record that cannot be read, or only in part."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run, as it was recorded."""
+
+    name: str
+    """Its path below the folder that was loaded."""
+    path: Path
+    """Its folder, or the file of a compact record."""
+    algorithm: str
+    seed: int
+    tasks: Mapping[TaskName, TaskResult]
+    """Empty while the run has no result."""
+    _curves: Mapping[TaskName, Sequence[Point]]
+
+    @property
+    def finished(self) -> bool:
+        """Whether it ended by itself: it has a result and was not interrupted."""
+        return bool(self.tasks) and all(
+            task.finish_reason != "interrupted" for task in self.tasks.values()
+        )
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """The resolved configuration, as nested tables; empty if there is none."""
+        file = self.path / CONFIG if self.path.is_dir() else self.path.with_suffix(".toml")
+        return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+    @property
+    def curves(self) -> Frame:
+        """A row for every evaluation."""
+        return frame(self._curve_rows(), _CURVES)
+
+    @property
+    def results(self) -> Frame:
+        """A row for every task."""
+        return frame(self._result_rows(), _RESULTS)
+
+    @property
+    def config(self) -> Frame:
+        """One row, with a column for every key: ``algorithm.name``, ``tasks.mnist.client_lr``."""
+        return frame([self._config_row()], ("run",))
+
+    @property
+    def events(self) -> Frame:
+        """A row for every event; the run must have been made with ``--events``."""
+        return frame(self._event_rows(), _EVENTS)
+
+    @property
+    def requests(self) -> Frame:
+        """A row for every request: when it was sent and begun, when and how it ended."""
+        return frame(self._request_rows(), _REQUESTS)
+
+    def model(self, task: TaskName) -> torch.nn.Module:
+        """The trained module of a task, in evaluation mode."""
+        from fedast.run.models import load_model
+
+        if not self.path.is_dir():
+            raise UnusableFolder(f"{self.path}: is a compact record, which keeps no models")
+        return load_model(self.path, task)
+
+    def _named(self) -> dict[str, Any]:
+        return {"run": self.name, "algorithm": self.algorithm, "seed": self.seed}
+
+    def _curve_rows(self) -> Iterator[Row]:
+        for name, points in self._curves.items():
+            metric = self.tasks[name].metric
+            for point in points:
+                yield {
+                    **self._named(),
+                    "task": name,
+                    "time": point.time,
+                    "round": point.round,
+                    "model": point.model,
+                    "metric": metric,
+                    "value": point.value,
+                    "loss": point.loss,
+                }
+
+    def _result_rows(self) -> Iterator[Row]:
+        for name, task in self.tasks.items():
+            yield {**self._named(), "task": name, **task.to_json()}
+
+    def _config_row(self) -> Row:
+        return {**self._named(), **dict(_flat(self.settings, ""))}
+
+    def _event_rows(self) -> Iterator[Row]:
+        for event in self._raw_events():
+            yield {"run": self.name, **event}
+
+    def _raw_events(self) -> Iterator[Mapping[str, Any]]:
+        file = self.path / EVENTS
+        if not file.is_file():
+            raise UnusableFolder(
+                f"{self.path}: has no {EVENTS}; run its configuration again with --events"
+            )
+        metrics = {name: task.metric for name, task in self.tasks.items()}
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    # A run that is going on, or was killed, may end in the middle of a line.
+                    if line.endswith("\n"):
+                        _warn(f"{file}, line {number}: is not an event and was left out")
+                    continue
+                yield from_schema_1(event, metrics) if "accuracy" in event else event
+
+    def _request_rows(self) -> Iterator[Row]:
+        rows: dict[int, dict[str, Any]] = {}
+        for event in self._raw_events():
+            kind = event["event"]
+            if kind == "aggregate":
+                for request in event["requests"]:
+                    rows[request]["round"] = event["round"]
+            elif kind == "dispatch":
+                rows[event["request"]] = {
+                    "run": self.name,
+                    "task": event["task"],
+                    "request": event["request"],
+                    "client": event["client"],
+                    "version": event["version"],
+                    "dispatched": event["t"],
+                    "outcome": "open",
+                }
+            elif event.get("request") in rows:
+                row = rows[event["request"]]
+                if kind == "start":
+                    row["started"] = event["t"]
+                elif kind in _ENDS:
+                    row["ended"] = event["t"]
+                    row["outcome"] = event.get("reason", _ENDS[kind])
+                    row["staleness"] = event.get("staleness")
+        yield from rows.values()
+
+
+@final
+class Runs(Sequence[Run]):
+    """The runs under a folder. The tables have the rows of all of them, named by ``run``."""
+
+    def __init__(self, folder: Path, runs: Sequence[Run], broken: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.broken = broken
+        """Records that cannot be read, and why."""
+        self._runs = tuple(runs)
+
+    @overload
+    def __getitem__(self, index: int | str) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Run]: ...
+    def __getitem__(self, index: int | str | slice) -> Run | Sequence[Run]:
+        """By number, or by name."""
+        if not isinstance(index, str):
+            return self._runs[index]
+        for run in self._runs:
+            if run.name == index:
+                return run
+        raise KeyError(f"no run {index!r} under {self.folder}")
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} runs under {self.folder}>"
+
+    @property
+    def curves(self) -> Frame:
+        """A row for every evaluation of every run."""
+        return frame((row for run in self for row in run._curve_rows()), _CURVES)
+
+    @property
+    def results(self) -> Frame:
+        """A row for every task of every run."""
+        return frame((row for run in self for row in run._result_rows()), _RESULTS)
+
+    @property
+    def config(self) -> Frame:
+        """A row for every run, with a column for every key of the configurations."""
+        return frame((run._config_row() for run in self), ("run", "algorithm", "seed"))
+
+    @property
+    def events(self) -> Frame:
+        """A row for every event of the runs that were made with ``--events``."""
+        return frame((row for run in self._logged() for row in run._event_rows()), _EVENTS)
+
+    @property
+    def requests(self) -> Frame:
+        """A row for every request of the runs that were made with ``--events``."""
+        return frame((row for run in self._logged() for row in run._request_rows()), _REQUESTS)
+
+    def model(self, task: TaskName) -> torch.nn.Module:
+        """The trained module of a task, where there is one run."""
+        if len(self) != 1:
+            names = ", ".join(repr(run.name) for run in self[:3])
+            raise UnusableFolder(
+                f"{self.folder}: has {len(self)} runs; choose one, for instance "
+                f"fedast.load(...)[NAME].model({task!r}) with a name such as {names}"
+            )
+        return self[0].model(task)
+
+    def _logged(self) -> list[Run]:
+        found = [run for run in self if (run.path / EVENTS).is_file()]
+        if self and not found:
+            raise UnusableFolder(f"{self.folder}: no run has {EVENTS}; make them with --events")
+        return found
+
+
+def load(folder: Path | str) -> Runs:
+    """The runs in a folder and below: of ``run``, ``compare``, ``reproduce`` or a federation.
+
+    >>> runs = fedast.load("fedast-demo")  # doctest: +SKIP
+    >>> runs.curves.groupby(["algorithm", "task"]).value.max()  # doctest: +SKIP
+    >>> runs["fedast-d/seed-1"].model("digits-mlp")  # doctest: +SKIP
+    """
+    folder = Path(folder)
+    if not folder.exists():
+        raise UnusableFolder(f"{folder}: there is no such folder")
+    runs, broken = [], {}
+    for name, path in _records(folder):
+        try:
+            runs.append(_read(name, path))
+        except UnusableFolder as error:
+            broken[name] = str(error)
+            _warn(str(error))
+    if not runs and not broken:
+        raise UnusableFolder(f"{folder}: holds no run (no {RESULT}, {CONFIG} or compact record)")
+    return Runs(folder, runs, broken)
+
+
+def _records(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Names and paths of what looks like a record, in order."""
+    if folder.is_file():
+        yield folder.stem, folder
+        return
+    for place, below, files in os.walk(folder):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        here = Path(place)
+        relative = here.relative_to(folder).as_posix()
+        if RESULT in files or CONFIG in files:
+            yield (folder.resolve().name if relative == "." else relative), here
+        for file in sorted(files):
+            if file.endswith(".json") and f"{file.removesuffix('.json')}.toml" in files:
+                path = here / file
+                yield path.relative_to(folder).with_suffix("").as_posix(), path
+
+
+def _read(name: str, path: Path) -> Run:
+    try:
+        if path.is_file():
+            record = compact.read(path)
+            tasks = {task: found.result for task, found in record.tasks.items()}
+            curves = {task: found.curve for task, found in record.tasks.items()}
+            return Run(name, path, record.algorithm, record.seed, tasks, curves)
+        if (path / RESULT).is_file():
+            result: RunResult = read_result(path)
+            return Run(name, path, result.algorithm, result.seed, result.tasks, result.curves)
+        settings = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
+        algorithm = settings["algorithm"]["name"]
+        return Run(name, path, algorithm, settings.get("seed", 0), {}, {})
+    except UnusableFolder:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnusableFolder(
+            f"{path}: its record cannot be read ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Leaves by dotted key; of a list of tables each is named by its ``name``."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and all(isinstance(v, dict) for v in value):
+            for number, item in enumerate(value):
+                yield from _flat(item, f"{prefix}{key}.{item.get('name', number)}.")
+        else:
+            yield prefix + key, value
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RecordWarning, stacklevel=4)
