@@ -5,7 +5,12 @@ client, which delivers one message at a time; a subject holds one message, so NA
 request that is already queued. UPDATES keeps uploads in order until the server has acknowledged
 them (``uploads``); the message id makes an upload idempotent, and the server reads by sequence
 number, so that it can start again from any upload. MODELS holds published models, read directly by
-subject. Heartbeats and control commands are plain messages.
+subject. Heartbeats and control commands are plain messages. A fourth stream says who serves
+(``fence``).
+
+NATS may lose all of this while we run: a stream is deleted, or NATS comes back with an older or an
+empty disk. So the streams are looked at every second or so (``watch``), and what is missing is
+created again; the server is then told to publish and send again what it needs (``StorageLost``).
 
 Who may do what is decided by the configuration of nats-server (``setup``): a client may read its
 own queue and the models, and write its own uploads, and nothing else.
@@ -16,10 +21,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
@@ -30,12 +36,15 @@ from nats.js.errors import APIError, ServiceUnavailableError
 from fedast.core.protocol import ClientId
 from fedast.federation.backoff import retry
 from fedast.federation.nats.connection import TROUBLE, Connection, close
+from fedast.federation.nats.fence import Fence
 from fedast.federation.nats.names import (
     CHUNK,
     CHUNKS_HEADER,
     CONTROL_SUBJECT,
     MODELS,
     REQUESTS,
+    SERVER_SUBJECT,
+    SERVING,
     UPDATES,
     consumer,
     hello_subject,
@@ -43,11 +52,14 @@ from fedast.federation.nats.names import (
     request_subject,
 )
 from fedast.federation.nats.uploads import UploadStream
+from fedast.federation.nats.watch import Watch
 from fedast.federation.reassembly import chunk_count
 from fedast.federation.transport import (
     ControlCommand,
+    Fenced,
     Greeted,
     Incoming,
+    StorageLost,
     TransportError,
     Uploaded,
 )
@@ -65,6 +77,8 @@ _ELECTION, _SOON = 10.0, 2.0
 """Seconds that creating a consumer may take (after the loss of a node of a cluster, the others may
 first have to elect its leader), and for how long everything else waits for it."""
 _MOST_COMMANDS = 64
+_WATCH_EVERY = 1.0
+T = TypeVar("T")
 
 
 @final
@@ -75,9 +89,11 @@ class NatsServer:
         clients: Sequence[ClientId],
         patience: float,
         replicas: int = 1,
+        where: str = "",
     ) -> None:
         """``patience``: seconds until a request that nobody works on is delivered again.
-        ``replicas``: nodes of a cluster that store each stream."""
+        ``replicas``: nodes of a cluster that store each stream. ``where``: this server's machine
+        and folder; one at the same place takes over from us without waiting."""
         self._connection = connection
         self._js: JetStreamContext = connection.jetstream(timeout=4)
         self._clients = clients
@@ -95,23 +111,45 @@ class NatsServer:
         """Queues that are being created: one that takes long is not begun again meanwhile."""
         self._reading: asyncio.Task[None] | None = None
         self._uploads: UploadStream | None = None
+        self._limit = 0
+        self._fence = Fence(self._js, where)
+        self._watch = Watch(self._js, connection)
+        self._watching: asyncio.Task[None] | None = None
+        self._new_epoch: asyncio.Task[None] | None = None
+        self._loss: StorageLost | None = None
+        """What the server has to be told."""
 
     # --- setting up -----------------------------------------------------------------------------
 
-    async def start(self, after: int, limit: int) -> None:
-        room = await retry(
-            partial(self._prepare, limit),
+    async def start(self, after: int, limit: int) -> str:
+        self._limit = limit
+        room = await self._when_ready(partial(self._prepare, limit))
+        back = await self._when_ready(partial(self._fence.take, after))
+        self._uploads = UploadStream(
+            self._connection, after=after, limit=limit, room=room, new_consumer_timeout=_ELECTION,
+            may_purge=self._fence.renew, removed=self._uploads_removed,
+        )  # fmt: skip
+        if back:
+            log.warning("the log ends before uploads that were acknowledged: a new epoch begins")
+            await self._purge(REQUESTS)  # those of the old epoch; open ones are sent again
+        as_we_left_it = await self._when_ready(self._uploads.locate) and not back
+        if not as_we_left_it and (after or self._fence.term > 1):
+            self._lost("NATS was started again or is new")
+        await self._when_ready(self._watch.remember)
+        await self._connection.subscribe(hello_subject("*"), cb=self._greeted)
+        await self._connection.subscribe(CONTROL_SUBJECT, cb=self._command_received)
+        self._reading = asyncio.create_task(self._read_uploads(self._uploads))
+        self._watching = asyncio.create_task(self._keep_watch(self._uploads))
+        return self._fence.epoch
+
+    async def _when_ready(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        return await retry(
+            attempt,
             self._not_ready,
             on=(NoRespondersError, TimeoutError, OSError, ServiceUnavailableError, APIError),
             first=0.5,
             longest=0.5,
         )
-        self._uploads = UploadStream(
-            self._connection, after=after, limit=limit, room=room, new_consumer_timeout=_ELECTION
-        )
-        await self._connection.subscribe(hello_subject("*"), cb=self._greeted)
-        await self._connection.subscribe(CONTROL_SUBJECT, cb=self._command_received)
-        self._reading = asyncio.create_task(self._read_uploads(self._uploads))
 
     def _not_ready(self, error: Exception) -> None:
         if isinstance(error, APIError) and not isinstance(error, ServiceUnavailableError):
@@ -156,6 +194,9 @@ class NatsServer:
             name=MODELS, subjects=["fedast.model.>"], allow_direct=True, max_msgs_per_subject=1,
             **common,
         )  # fmt: skip
+        await self._stream(
+            name=SERVING, subjects=[SERVER_SUBJECT], max_msgs_per_subject=1, **common
+        )  # fmt: skip
         for client in self._clients:
             await self._add_consumer(client)
         return room
@@ -167,7 +208,9 @@ class NatsServer:
         except APIError as error:
             if error.err_code != _OTHER_OPTIONS:
                 raise
-            await self._js.update_stream(config)
+            kept = (await self._js.stream_info(config.name or "")).config.metadata or {}
+            ours = {key: value for key, value in kept.items() if key.startswith("fedast")}
+            await self._js.update_stream(replace(config, metadata=ours))
 
     async def _add_consumer(self, client: ClientId) -> None:
         await self._js.add_consumer(
@@ -197,6 +240,55 @@ class NatsServer:
         except TROUBLE as error:  # its next heartbeat is another chance
             log.warning("the queue of client %d cannot be created: %s", client, error)
 
+    # --- losses ---------------------------------------------------------------------------------
+
+    async def _keep_watch(self, uploads: UploadStream) -> None:
+        """Renew our claim, and create again what is missing, for ever."""
+        while True:
+            await asyncio.sleep(_WATCH_EVERY)
+            try:
+                if not self._connection.is_connected:
+                    continue
+                why = await self._watch.look(uploads.settled)
+                if why is not None:
+                    await self._restore(uploads, why)
+                await self._fence.renew()
+            except TROUBLE as error:
+                log.warning("looking after the streams: %s", error or type(error).__name__)
+
+    async def _restore(self, uploads: UploadStream, why: str) -> None:
+        """Create the streams and queues that are missing, and read all uploads again."""
+        log.warning("%s: creating what is missing", why)
+        uploads.forget()
+        if self._reading is not None:
+            self._reading.cancel()
+        try:
+            self._ready.clear()  # queues of clients that were admitted later: at their heartbeats
+            await self._prepare(self._limit)
+            await uploads.locate()
+            await self._watch.remember()
+        finally:
+            self._reading = asyncio.create_task(self._read_uploads(uploads))
+        self._lost(why)
+
+    def _uploads_removed(self) -> None:
+        self._new_epoch = asyncio.create_task(self._begin_epoch())
+
+    async def _begin_epoch(self) -> None:
+        """Somebody else has removed uploads: they must be made again, under other names."""
+        epoch = await retry(self._fence.begin_epoch, self._connection_lost, on=TROUBLE)
+        await self._purge(REQUESTS)
+        self._lost("uploads were removed from NATS by somebody else", epoch)
+
+    def _connection_lost(self, error: Exception) -> None:
+        self._connection.check()
+
+    def _lost(self, why: str, epoch: str | None = None) -> None:
+        if epoch is None and self._loss is not None:
+            epoch = self._loss.epoch
+        self._loss = StorageLost(why, epoch)
+        self._wake()
+
     # --- receiving ------------------------------------------------------------------------------
 
     async def _greeted(self, message: Msg) -> None:
@@ -220,10 +312,14 @@ class NatsServer:
 
     async def receive(self, timeout: float) -> Incoming | None:
         self._connection.check()
-        if self._reading is not None and self._reading.done():
-            self._reading.result()
+        for task in (self._watching, self._reading):
+            if task is not None and task.done() and not task.cancelled():
+                task.result()
         end = asyncio.get_running_loop().time() + timeout
         while True:
+            if self._loss is not None:
+                loss, self._loss = self._loss, None
+                return loss
             if self._commands:
                 return self._commands.popleft()
             if self._greetings:
@@ -269,7 +365,7 @@ class NatsServer:
         # delivered nothing yet. If creating it fails, the client stays idle, and this is repeated.
         await self._create_queue(client, anew=True)
 
-    async def _purge(self, stream: str, subject: str) -> None:
+    async def _purge(self, stream: str, subject: str | None = None) -> None:
         with suppress(*TROUBLE):  # what stays is recognised as useless later
             await self._js.purge_stream(stream, subject=subject)
 
@@ -291,8 +387,10 @@ class NatsServer:
             await self._connection.publish(command.reply, data)
 
     async def close(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-        for task in self._creating.values():
-            task.cancel()
+        for task in (self._reading, self._watching, self._new_epoch, *self._creating.values()):
+            if task is not None:
+                task.cancel()
+        if self._watching is not None:
+            with suppress(*TROUBLE, Fenced):
+                await asyncio.wait_for(self._fence.release(), 3)
         await close(self._connection)
