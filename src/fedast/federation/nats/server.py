@@ -9,7 +9,7 @@ subject. Heartbeats and control commands are plain messages. A fourth stream say
 (``fence``).
 
 NATS may lose all of this while we run: a stream is deleted, or NATS comes back with an older or an
-empty disk. So the streams are looked at every second or so (``watch``), and what is missing is
+empty disk. So the streams are looked at every second or so (``keeper``), and what is missing is
 created again; the server is then told to publish and send again what it needs (``StorageLost``).
 
 Who may do what is decided by the configuration of nats-server (``setup``): a client may read its
@@ -21,8 +21,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, final
@@ -36,7 +36,7 @@ from nats.js.errors import APIError, ServiceUnavailableError
 from fedast.core.protocol import ClientId
 from fedast.federation.backoff import retry
 from fedast.federation.nats.connection import TROUBLE, Connection, close
-from fedast.federation.nats.fence import Fence
+from fedast.federation.nats.keeper import Keeper
 from fedast.federation.nats.names import (
     CHUNK,
     CHUNKS_HEADER,
@@ -52,11 +52,9 @@ from fedast.federation.nats.names import (
     request_subject,
 )
 from fedast.federation.nats.uploads import UploadStream
-from fedast.federation.nats.watch import Watch
 from fedast.federation.reassembly import chunk_count
 from fedast.federation.transport import (
     ControlCommand,
-    Fenced,
     Greeted,
     Incoming,
     StorageLost,
@@ -77,7 +75,9 @@ _ELECTION, _SOON = 10.0, 2.0
 """Seconds that creating a consumer may take (after the loss of a node of a cluster, the others may
 first have to elect its leader), and for how long everything else waits for it."""
 _MOST_COMMANDS = 64
-_WATCH_EVERY = 1.0
+_DUPLICATES = 120.0
+"""Seconds in which NATS recognises an upload that was sent twice because its confirmation was lost.
+One that comes again later is recognised by the server."""
 T = TypeVar("T")
 
 
@@ -112,10 +112,11 @@ class NatsServer:
         self._reading: asyncio.Task[None] | None = None
         self._uploads: UploadStream | None = None
         self._limit = 0
-        self._fence = Fence(self._js, where)
-        self._watch = Watch(self._js, connection)
-        self._watching: asyncio.Task[None] | None = None
-        self._new_epoch: asyncio.Task[None] | None = None
+        self._keeper = Keeper(
+            connection, where=where, prepare=self._prepare_again, no_reading=self._no_reading,
+            tell=self._lost,
+        )  # fmt: skip
+        self._keeping: asyncio.Task[None] | None = None
         self._loss: StorageLost | None = None
         """What the server has to be told."""
 
@@ -124,23 +125,17 @@ class NatsServer:
     async def start(self, after: int, limit: int) -> str:
         self._limit = limit
         room = await self._when_ready(partial(self._prepare, limit))
-        back = await self._when_ready(partial(self._fence.take, after))
+        back = await self._when_ready(partial(self._keeper.claim, after))
         self._uploads = UploadStream(
             self._connection, after=after, limit=limit, room=room, new_consumer_timeout=_ELECTION,
-            may_purge=self._fence.renew, removed=self._uploads_removed,
+            may_purge=self._keeper.fence.renew, removed=self._keeper.uploads_removed,
         )  # fmt: skip
-        if back:
-            log.warning("the log ends before uploads that were acknowledged: a new epoch begins")
-            await self._purge(REQUESTS)  # those of the old epoch; open ones are sent again
-        as_we_left_it = await self._when_ready(self._uploads.locate) and not back
-        if not as_we_left_it and (after or self._fence.term > 1):
-            self._lost("NATS was started again or is new")
-        await self._when_ready(self._watch.remember)
+        await self._when_ready(partial(self._keeper.begin, self._uploads, after, back))
         await self._connection.subscribe(hello_subject("*"), cb=self._greeted)
         await self._connection.subscribe(CONTROL_SUBJECT, cb=self._command_received)
         self._reading = asyncio.create_task(self._read_uploads(self._uploads))
-        self._watching = asyncio.create_task(self._keep_watch(self._uploads))
-        return self._fence.epoch
+        self._keeping = asyncio.create_task(self._keeper.run(self._uploads))
+        return self._keeper.fence.epoch
 
     async def _when_ready(self, attempt: Callable[[], Awaitable[T]]) -> T:
         return await retry(
@@ -176,7 +171,7 @@ class NatsServer:
         while True:
             try:
                 await self._stream(
-                    name=UPDATES, subjects=["fedast.upload.>"], duplicate_window=3600,
+                    name=UPDATES, subjects=["fedast.upload.>"], duplicate_window=_DUPLICATES,
                     discard=DiscardPolicy.NEW, max_bytes=room, **common,
                 )  # fmt: skip
                 break
@@ -242,51 +237,24 @@ class NatsServer:
 
     # --- losses ---------------------------------------------------------------------------------
 
-    async def _keep_watch(self, uploads: UploadStream) -> None:
-        """Renew our claim, and create again what is missing, for ever."""
-        while True:
-            await asyncio.sleep(_WATCH_EVERY)
-            try:
-                if not self._connection.is_connected:
-                    continue
-                why = await self._watch.look(uploads.settled)
-                if why is not None:
-                    await self._restore(uploads, why)
-                await self._fence.renew()
-            except TROUBLE as error:
-                log.warning("looking after the streams: %s", error or type(error).__name__)
+    async def _prepare_again(self) -> int:
+        self._ready.clear()  # queues of clients that were admitted later: at their heartbeats
+        return await self._prepare(self._limit)
 
-    async def _restore(self, uploads: UploadStream, why: str) -> None:
-        """Create the streams and queues that are missing, and read all uploads again."""
-        log.warning("%s: creating what is missing", why)
-        uploads.forget()
+    @contextmanager
+    def _no_reading(self) -> Iterator[None]:
+        assert self._uploads is not None
         if self._reading is not None:
             self._reading.cancel()
         try:
-            self._ready.clear()  # queues of clients that were admitted later: at their heartbeats
-            await self._prepare(self._limit)
-            await uploads.locate()
-            await self._watch.remember()
+            yield
         finally:
-            self._reading = asyncio.create_task(self._read_uploads(uploads))
-        self._lost(why)
+            self._reading = asyncio.create_task(self._read_uploads(self._uploads))
 
-    def _uploads_removed(self) -> None:
-        self._new_epoch = asyncio.create_task(self._begin_epoch())
-
-    async def _begin_epoch(self) -> None:
-        """Somebody else has removed uploads: they must be made again, under other names."""
-        epoch = await retry(self._fence.begin_epoch, self._connection_lost, on=TROUBLE)
-        await self._purge(REQUESTS)
-        self._lost("uploads were removed from NATS by somebody else", epoch)
-
-    def _connection_lost(self, error: Exception) -> None:
-        self._connection.check()
-
-    def _lost(self, why: str, epoch: str | None = None) -> None:
-        if epoch is None and self._loss is not None:
-            epoch = self._loss.epoch
-        self._loss = StorageLost(why, epoch)
+    def _lost(self, loss: StorageLost) -> None:
+        if self._loss is not None and loss.epoch is None:
+            loss = replace(loss, epoch=self._loss.epoch)
+        self._loss = loss
         self._wake()
 
     # --- receiving ------------------------------------------------------------------------------
@@ -312,7 +280,7 @@ class NatsServer:
 
     async def receive(self, timeout: float) -> Incoming | None:
         self._connection.check()
-        for task in (self._watching, self._reading):
+        for task in (self._keeping, self._reading):
             if task is not None and task.done() and not task.cancelled():
                 task.result()
         end = asyncio.get_running_loop().time() + timeout
@@ -365,7 +333,7 @@ class NatsServer:
         # delivered nothing yet. If creating it fails, the client stays idle, and this is repeated.
         await self._create_queue(client, anew=True)
 
-    async def _purge(self, stream: str, subject: str | None = None) -> None:
+    async def _purge(self, stream: str, subject: str) -> None:
         with suppress(*TROUBLE):  # what stays is recognised as useless later
             await self._js.purge_stream(stream, subject=subject)
 
@@ -387,10 +355,8 @@ class NatsServer:
             await self._connection.publish(command.reply, data)
 
     async def close(self) -> None:
-        for task in (self._reading, self._watching, self._new_epoch, *self._creating.values()):
+        for task in (self._reading, self._keeping, *self._creating.values()):
             if task is not None:
                 task.cancel()
-        if self._watching is not None:
-            with suppress(*TROUBLE, Fenced):
-                await asyncio.wait_for(self._fence.release(), 3)
+        await self._keeper.end()
         await close(self._connection)

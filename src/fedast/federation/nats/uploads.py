@@ -70,6 +70,9 @@ class UploadStream:
         self._highest = after
         """The last number of an upload."""
         self._acknowledged = after
+        self._settled_at = 0
+        """What had been read before the last loss must be acknowledged before anything is purged:
+        it may still be in the stream, under another number."""
         self._purged_at = 0.0
         self._purged_upto = 0
         """The first number that has not been purged."""
@@ -85,7 +88,7 @@ class UploadStream:
             written.get(_PROCESS) == process and self._offset + info.state.last_seq >= self._highest
         )
         if not as_we_left_it:
-            self._offset = self._highest
+            self._offset = self._settled_at = self._highest
             marks = {_OFFSET: str(self._offset), _PROCESS: process}
             await self._js.update_stream(replace(info.config, metadata=marks))
             self._reassembly.renumber(self._offset)
@@ -184,7 +187,9 @@ class UploadStream:
         first = needed - self._offset
         # Never in a stream whose numbers we do not know: what is newer than ours would go too.
         # (And a sequence number of 0 would mean everything.)
-        if needed > self._purged_upto and first > 1 and self._process == self._connection.process:
+        known = self._process == self._connection.process
+        settled = self._acknowledged >= self._settled_at
+        if known and settled and first > 1 and needed > self._purged_upto:
             with suppress(*TROUBLE):
                 await self._may_purge(self._acknowledged)
                 await self._js.purge_stream(UPDATES, seq=first)

@@ -17,7 +17,7 @@ from typing import final
 
 from nats.js import JetStreamContext
 from nats.js.api import StorageType
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import NotFoundError
 
 from fedast.federation.nats.connection import TROUBLE, Connection
 from fedast.federation.nats.names import MODELS, REQUESTS, SERVING, UPDATES
@@ -44,6 +44,8 @@ class Watch:
         self._created: dict[str, datetime | None] = {}
         """When each stream was created."""
         self._tried = 0.0
+        self._failed: set[str] = set()
+        """Streams that did not store the last probe."""
 
     async def remember(self) -> None:
         """The streams are as they should be now."""
@@ -59,7 +61,7 @@ class Watch:
         now = asyncio.get_running_loop().time()
         if now - self._tried > _TRY_EVERY:
             self._tried = now
-            await self._mend(settled)
+            await self.mend(settled)
         for name, created in self._created.items():
             found = await self._created_at(name)
             if found is None:
@@ -74,33 +76,33 @@ class Watch:
         except NotFoundError:
             return None
 
-    async def _mend(self, settled: Callable[[], Awaitable[bool]]) -> None:
-        """Delete streams that do not store what they are given."""
-        stuck = [name for name, probe in _PROBES.items() if not await self._stores(name, probe)]
+    async def mend(self, settled: Callable[[], Awaitable[bool]]) -> None:
+        """Delete streams that have twice not stored what they were given, if there is room."""
+        stores = await asyncio.gather(*(self._stores(*probe) for probe in _PROBES.items()))
+        failed = {name for name, fine in zip(_PROBES, stores, strict=True) if not fine}
+        stuck, self._failed = failed & self._failed, failed
+        if failed and not stuck:
+            self._tried -= _TRY_EVERY  # look again at once
         if not stuck:
             return
         if not await self._room():
-            log.error("NATS stores nothing any more: its disk is full? (%s)", ", ".join(stuck))
+            log.error("NATS stores nothing any more: is its disk full? (%s)", ", ".join(stuck))
             return
         for name in (*stuck, SERVING):
             if name != UPDATES or await settled():
-                log.warning(
-                    "the stream %s stores nothing, though there is room: replacing it", name
-                )
+                log.warning("the stream %s stores nothing, though there is room: replaced", name)
                 await self._js.delete_stream(name)
 
     async def _stores(self, stream: str, probe: str) -> bool:
-        for _ in range(2):
-            try:
-                await self._js.publish(probe, b"", timeout=4)
+        try:
+            await self._js.publish(probe, b"", timeout=4)
+            if stream != UPDATES:  # there it is passed over, and goes when it was read
                 await self._js.purge_stream(stream, subject=probe)
-                return True
-            except APIError:
-                return True  # it refuses, for a reason of its own
-            except TROUBLE:
-                if not self._connection.is_connected:
-                    return True  # who knows
-        return await self._created_at(stream) is None
+        except TimeoutError:
+            return not self._connection.is_connected
+        except TROUBLE:
+            pass  # it is not there, or it refuses for a reason of its own
+        return True
 
     async def _room(self) -> bool:
         """Whether a new stream can store something."""
