@@ -99,9 +99,9 @@ class UploadStream:
 
     async def settled(self) -> bool:
         """Whether everything in the stream was read and acknowledged."""
-        info = await self._js.stream_info(UPDATES)
-        read = self._read or 0
-        return info.state.last_seq <= read and self._acknowledged >= self._highest
+        state = (await self._js.stream_info(UPDATES)).state
+        read = state.messages == 0 or state.last_seq <= (self._read or 0)
+        return read and self._acknowledged >= self._highest
 
     async def read(self) -> AsyncIterator[Uploaded]:
         """Every upload, in order, for ever; after any trouble from where it was."""
