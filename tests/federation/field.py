@@ -27,11 +27,20 @@ FEDAST = [sys.executable, "-m", "fedast"]
 
 class Field:
     def __init__(
-        self, folder: Path, *, clients: int = 4, rounds: int = 60, steps: int = 40, **config: Any
+        self,
+        folder: Path,
+        *,
+        clients: int = 4,
+        rounds: int = 60,
+        steps: int = 40,
+        nats_on: Path | None = None,
+        server_on: Path | None = None,
+        **config: Any,
     ) -> None:
-        self.bed = NatsBed(folder, clients=clients, patience=2.0)
+        """``nats_on``, ``server_on``: disks of NATS and of the server, if not ``folder``."""
+        self.bed = NatsBed(nats_on or folder, clients=clients, patience=2.0)
         self.folder = folder
-        self.run = folder / "run"
+        self.run = (server_on or folder) / "run"
         self.clients = clients
         self._steps, self._rounds = steps, rounds
         text = two_tasks(folder, clients=clients, target=1.0, **config)

@@ -11,7 +11,15 @@ from pathlib import Path
 
 from fedast.federation.nats.client import NatsClient, send_command
 from fedast.federation.nats.connection import Credentials, connect
-from fedast.federation.nats.names import CONTROL_INBOX, SERVER_INBOX, inbox
+from fedast.federation.nats.names import (
+    CONTROL_INBOX,
+    MODELS,
+    REQUESTS,
+    SERVER_INBOX,
+    SERVING,
+    UPDATES,
+    inbox,
+)
 from fedast.federation.nats.server import NatsServer
 from fedast.federation.nats.setup import CONTROL, SERVER, Layout, client_name, initialise
 from fedast.federation.transport import ClientTransport, ServerTransport
@@ -79,14 +87,33 @@ class NatsBed:
             await transport.close()
         self.kill()
 
-    async def server(self, after: int = 0, limit: int = 40 * 2**20) -> NatsServer:
+    async def server(
+        self, after: int = 0, limit: int = 40 * 2**20, where: str = "here"
+    ) -> NatsServer:
+        server = await self._server(where)
+        await server.start(after, limit)
+        return server
+
+    async def started(self, after: int) -> tuple[NatsServer, str]:
+        server = await self._server("here")
+        return server, await server.start(after, 40 * 2**20)
+
+    async def _server(self, where: str) -> NatsServer:
         connection = await connect(
             [self.url], self.keys(SERVER), name="server", inbox_prefix=SERVER_INBOX, patience=15
         )
-        server = NatsServer(connection, range(self._clients), self._patience)
+        server = NatsServer(connection, range(self._clients), self._patience, where=where)
         self._opened.append(server)
-        await server.start(after, limit)
         return server
+
+    async def lose(self, *streams: str) -> None:
+        """Delete these streams, or all of them, as the server may."""
+        connection = await connect(
+            [self.url], self.keys(SERVER), name="vandal", inbox_prefix=SERVER_INBOX, patience=15
+        )
+        for stream in streams or (REQUESTS, UPDATES, MODELS, SERVING):
+            await connection.jetstream().delete_stream(stream)
+        await connection.close()
 
     async def client(self, number: int) -> NatsClient:
         name = client_name(number)

@@ -132,6 +132,15 @@ class PipesBed:
         await server.start(after, limit)
         return server
 
+    async def started(self, after: int) -> tuple[ServerTransport, str]:
+        server = await self._options.open_server(self._endpoint, range(3))
+        return server, await server.start(after, LIMIT) or ""
+
+    async def lose(self) -> None:
+        import my_pipes  # type: ignore[import-not-found]
+
+        my_pipes.HUBS[str(self._folder)].lose()
+
     async def client(self, number: int) -> ClientTransport:
         return await self._options.open_client(self._endpoint, number)
 

@@ -25,6 +25,13 @@ class MemoryBed:
         await server.start(after, limit)
         return server
 
+    async def started(self, after: int) -> tuple[ServerTransport, str]:
+        server = MemoryServer(self._hub)
+        return server, await server.start(after, LIMIT)
+
+    async def lose(self) -> None:
+        self._hub.lose()
+
     async def client(self, number: int) -> ClientTransport:
         return MemoryClient(self._hub, number)
 
@@ -56,6 +63,8 @@ NOT_WITH_FLOWER = (
     "test_what_is_given_back_comes_again_at_once",
     "test_a_withdrawn_request_is_not_handed_out",
     "test_control_commands_arrive_and_are_answered",
+    "test_of_two_servers_the_first_is_fenced_off",
+    "test_a_loss_is_noticed_and_what_comes_then_has_higher_numbers",
 )
 
 TestMemory = transport_contract(memory)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import final
 
 from fedast.core.protocol import ClientId
-from fedast.federation.transport import ControlCommand, Delivery, Greeted, Incoming, Uploaded
+from fedast.federation.transport import (
+    ControlCommand,
+    Delivery,
+    Fenced,
+    Greeted,
+    Incoming,
+    StorageLost,
+    Uploaded,
+)
 
 
 @dataclass
@@ -24,6 +33,10 @@ class Hub:
     uploads: dict[int, Uploaded] = field(default_factory=dict)
     names: set[tuple[ClientId, str]] = field(default_factory=set)
     sequences: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    acknowledged: int = 0
+    epoch: int = 0
+    server: MemoryServer | None = None
+    """The one that started last."""
     told: asyncio.Queue[Incoming] = field(default_factory=asyncio.Queue)
     answers: dict[str, bytes] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -51,6 +64,13 @@ class Hub:
         self.uploads[sequence] = Uploaded(sequence, client, name, data, failed=failed, blame=blame)
         self.stir()
 
+    def lose(self) -> None:
+        """Lose everything that is stored."""
+        for stored in (self.models, self.queues, self.taken, self.uploads, self.names):
+            stored.clear()
+        self.told.put_nowait(StorageLost("the hub was emptied"))
+        self.stir()
+
 
 @final
 class MemoryServer:
@@ -59,8 +79,21 @@ class MemoryServer:
         self._read = 0
         self._limit = 0
 
-    async def start(self, after: int, limit: int) -> None:
+    async def start(self, after: int, limit: int) -> str:
+        hub = self._hub
+        hub.server = self
+        hub.sequences = itertools.count(max(next(hub.sequences), after + 1))  # it may be a new hub
+        if after < hub.acknowledged:  # the log went back: all that is open is sent anew
+            hub.epoch += 1
+            hub.acknowledged = after
+            hub.queues.clear()
+            hub.taken.clear()
         self._read, self._limit = after, limit
+        return f"x{hub.epoch}" if hub.epoch else ""
+
+    def _check(self) -> None:
+        if self._hub.server is not self:
+            raise Fenced("another server has started in this process")
 
     async def publish(self, name: str, data: bytes) -> None:
         self._hub.models[name] = data
@@ -84,6 +117,7 @@ class MemoryServer:
     async def receive(self, timeout: float) -> Incoming | None:
         end = asyncio.get_running_loop().time() + timeout
         while True:
+            self._check()
             for sequence, found in self._hub.uploads.items():
                 if sequence > self._read:
                     self._read = sequence
@@ -100,6 +134,8 @@ class MemoryServer:
                 return None
 
     async def acknowledge(self, sequence: int) -> None:
+        self._check()
+        self._hub.acknowledged = max(self._hub.acknowledged, sequence)
         for old in [p for p in self._hub.uploads if p <= sequence]:
             del self._hub.uploads[old]
 
@@ -187,7 +223,7 @@ class MemoryClient:
 
 async def send_command(hub: Hub, data: bytes, timeout: float = 5.0) -> bytes:
     """Send a control command to the server and wait for its answer."""
-    reply = f"reply-{next(hub.sequences)}"
+    reply = f"reply-{uuid.uuid4().hex}"
     hub.told.put_nowait(ControlCommand(data, reply))
     hub.stir()
     async with asyncio.timeout(timeout):

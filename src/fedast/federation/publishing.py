@@ -2,11 +2,13 @@
 
 An assignment (request, client, model) has a token, which is part of the request's name. A request
 that was sent after the last commit before a crash may be decided differently afterwards: then its
-token differs, and an update with the old token is ignored.
+token differs, and an update with the old token is ignored. The transport's epoch follows the token:
+it makes a name a new one, and says nothing about the assignment.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import final
 
@@ -16,6 +18,7 @@ from fedast.core.protocol import ClientId, TaskName, Version
 from fedast.federation import wire
 from fedast.federation.driver import Send
 from fedast.federation.log_events import ModelPublished
+from fedast.federation.model_store import ModelStore
 from fedast.federation.recorder import Recorder
 from fedast.federation.state import ServerLearner, ServerState
 from fedast.federation.transport import ServerTransport
@@ -29,6 +32,7 @@ class Publisher:
         state: ServerState,
         learner: ServerLearner,
         transport: ServerTransport,
+        store: ModelStore,
         recorder: Recorder,
         tasks: Sequence[TaskName],
         half: bool,
@@ -37,12 +41,15 @@ class Publisher:
         self._state = state
         self._learner = learner
         self._transport = transport
+        self._store = store
         self._recorder = recorder
         self._half = half
         self._numbers = {name: number for number, name in enumerate(tasks)}
         self.sizes = {name: learner.parameters(name).numel() for name in tasks}
         self.secret = b""
         """The key of the tokens."""
+        self.epoch = ""
+        """Of the transport; it begins with an x, which no token has."""
 
     @property
     def upload_limit(self) -> int:
@@ -53,14 +60,33 @@ class Publisher:
         """Publish a model unless that is done; its name."""
         models = self._state.models
         if (task, version) not in models:
-            newest = self._learner.version(task)
-            assert version == newest, f"{task}: version {version} was replaced by {newest}"
-            vector = self._learner.parameters(task).detach().cpu().numpy()
-            data = wire.encode(wire.Model(task, version, vector.astype(np.float32)))
-            name = wire.model_name(data, self._numbers[task], version)
+            name, data = self._newest(task, version)
+            await asyncio.to_thread(self._store.keep, name, data, set(models.values()))
             await self._transport.publish(name, data)
             self._recorder.note(ModelPublished(task, version, name))
         return models[task, version]
+
+    def _newest(self, task: TaskName, version: Version) -> tuple[str, bytes]:
+        """The name and the message of the newest model."""
+        newest = self._learner.version(task)
+        assert version == newest, f"{task}: version {version} was replaced by {newest}"
+        vector = self._learner.parameters(task).detach().cpu().numpy()
+        data = wire.encode(wire.Model(task, version, vector.astype(np.float32)))
+        return wire.model_name(data, self._numbers[task], version), data
+
+    async def publish_again(self) -> list[tuple[TaskName, Version]]:
+        """Publish every model that clients may fetch, as the transport may have lost it. Those of
+        which there is no copy."""
+        missing = []
+        for (task, version), name in list(self._state.models.items()):
+            data = await asyncio.to_thread(self._store.get, name)
+            if data is None and version == self._learner.version(task):
+                _, data = self._newest(task, version)
+            if data is not None and wire.is_model(name, data):
+                await self._transport.publish(name, data)
+            else:
+                missing.append((task, version))
+        return missing
 
     async def send(self, send: Send) -> None:
         """Send a training request to its client."""
@@ -68,7 +94,7 @@ class Publisher:
         request = wire.Request(
             kind="train",
             id=send.request,
-            token=self.token(send),
+            token=f"{self.token(send)}{self.epoch}",
             task=send.task,
             version=send.version,
             model=model,
@@ -101,7 +127,11 @@ class Publisher:
         await self._transport.withdraw(send.client, self.request_name(send))
 
     def request_name(self, send: Send) -> str:
-        return f"{send.request}-{self.token(send)}"
+        return f"{send.request}-{self.token(send)}{self.epoch}"
+
+    def accepts(self, send: Send, token: str) -> bool:
+        """Whether this is the token of an open request, of whatever epoch."""
+        return token.partition("x")[0] == self.token(send)
 
     def token(self, send: Send) -> str:
         model = self._state.models.get((send.task, send.version), "")

@@ -104,6 +104,14 @@ class ChunkReassembly:
         while self._complete and self._complete[0][0] <= sequence:
             self._complete.popleft()
 
+    def renumber(self, after: int) -> None:
+        """From now on all is read again, with numbers above ``after``. (Chunks of incomplete
+        uploads are kept: they may be gone where they came from.)"""
+        self._after = self._read = after
+        self._complete.clear()
+        for upload in self._incomplete.values():
+            upload.first = after + 1
+
     def needed_from(self, now: float) -> int:
         """The first sequence number that is needed after a crash; messages before it may go."""
         self._expire(now)

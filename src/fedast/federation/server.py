@@ -9,7 +9,8 @@ every request that is still open is sent again, which changes nothing where it i
 
 The parts, each in a module of its own: ``leases`` (who has been silent too long), ``membership``
 (quarantine), ``publishing`` (models, requests, tokens), ``uploads`` (checks), ``evaluator``
-(federated evaluation), ``control`` (control commands), ``commits``. This module joins them.
+(federated evaluation), ``control`` (control commands), ``commits``, ``resending``. This module
+joins them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ from fedast.federation.log_events import (
 )
 from fedast.federation.membership import Membership
 from fedast.federation.metrics import ServerMetrics
+from fedast.federation.model_store import ModelStore
 from fedast.federation.publishing import Publisher
+from fedast.federation.resending import Resending
 from fedast.federation.state import ServerLearner, ServerState
 from fedast.federation.transport import (
     ControlCommand,
@@ -49,6 +52,7 @@ from fedast.federation.transport import (
     Greeted,
     Incoming,
     ServerTransport,
+    StorageLost,
     Uploaded,
 )
 from fedast.federation.uploads import Uploads
@@ -102,6 +106,7 @@ class FederationServer:
         tasks: tuple[TaskName, ...],
         transport: ServerTransport,
         wal: WriteAheadLog,
+        store: ModelStore,
         seed: int,
         configured: Configured,
         schedule: Schedule,
@@ -121,8 +126,6 @@ class FederationServer:
         self._metrics = metrics
         self._clock = clock
         self._offset = -clock()
-        self._resend = False
-        """Open requests have to be sent again: the server has come back."""
         self._stopping = False
         self.state = state = ServerState(
             driver=driver,
@@ -142,6 +145,7 @@ class FederationServer:
             state=state,
             learner=learner,
             transport=transport,
+            store=store,
             recorder=self,
             tasks=tasks,
             half=options.half,
@@ -152,6 +156,14 @@ class FederationServer:
             publisher=self._publisher,
             leases=self._leases,
             recorder=self,
+        )
+        self._resending = Resending(
+            state=state,
+            publisher=self._publisher,
+            evaluator=self._evaluator,
+            leases=self._leases,
+            recorder=self,
+            send=self._send,
         )
         self._uploads = Uploads(
             state=state,
@@ -220,19 +232,11 @@ class FederationServer:
         self._offset += past.time
         self.state.sequence = past.sequence
         self._leases.restart(self.state.pool.here, self.now)
-        self._resend = True
+        self._resending.soon()
         log.info(
             "continuing at %.1f s: %d events replayed, %d requests open",
             past.time, len(past.entries), len(self.state.driver.open),
         )  # fmt: skip
-
-    async def _send_again(self) -> None:
-        """Send what is still open, once the uploads since the last commit have been read."""
-        self._resend = False
-        for send in list(self.state.driver.open.values()):
-            await self._send(send)
-        for task, version in list(self.state.driver.asked):
-            await self._evaluator.ask(task, version)
 
     # --- recording ------------------------------------------------------------------------------
 
@@ -277,20 +281,16 @@ class FederationServer:
 
     async def run(self) -> None:
         """After ``recover``: serve until every task has ended or ``stop`` was called."""
-        await self._transport.start(self.state.sequence, self._publisher.upload_limit)
+        epoch = await self._transport.start(self.state.sequence, self._publisher.upload_limit)
+        self._publisher.epoch = epoch or ""
         self._leases.tick(self.now)
-        # Models that the last commit decided on and nobody published, before they are replaced.
-        for send in list(self.state.driver.open.values()):
-            await self._publisher.publish(send.task, send.version)
-        for task, version in list(self.state.driver.asked):
-            await self._publisher.publish(task, version)
+        await self._resending.publish()
         due = self.now
         while not self._stopping and not self.finished:
             incoming = await self._transport.receive(0.2)
             if incoming is not None:
                 await self._handle(incoming)
-            elif self._resend:
-                await self._send_again()
+            await self._resending.go_on(idle=incoming is None)
             if self.now >= due:
                 due = self.now + _TICK
                 await self._tick()
@@ -307,6 +307,8 @@ class FederationServer:
             case ControlCommand():
                 answer = await self._control.handle(incoming.data)
                 await self._transport.answer(incoming, answer)
+            case StorageLost():
+                await self._resending.storage_lost(incoming)
             case _:
                 assert_never(incoming)
 
@@ -352,7 +354,7 @@ class FederationServer:
             await self._left(client, f"no heartbeat for {options.lease:g} s")
         self._evaluator.pass_time()
         await self._evaluator.close()
-        if not self._resend:
+        if not self._resending.pending:
             await self._time_out()
             await self._evaluator.ask_again()
         late = options.max_time is not None and self.now >= options.max_time

@@ -6,6 +6,17 @@ done, so a client that dies gets it again. Sending a request that is already que
 Uploads are kept, in one order, until they are acknowledged; uploading twice under one name counts
 once, and a restarted server reads again from wherever it says. A model is available from when it is
 published until it is retired. Heartbeats (``hello``) may be lost.
+
+What a transport promises when it loses something. If what it stores may be gone (its disk is empty
+or older, somebody deleted a queue), it says so (``StorageLost``), and the server publishes and
+sends again what is needed. The numbers of uploads only grow: whatever is read after a loss has a
+higher one than before. What the loss did not take may be read a second time, under a new number.
+
+Epochs. A server whose log went back (a restored backup, say) needs uploads again that an earlier
+one has acknowledged, but under their old names they would count as there already. So the names of
+requests, and with them those of uploads, end with the transport's *epoch*, which is then a new one.
+
+Of two servers only the one that started last may go on; the other is ``Fenced``.
 """
 
 from __future__ import annotations
@@ -22,6 +33,10 @@ class TransportError(Exception):
 
 class Refused(TransportError):
     """The other side refuses the connection."""
+
+
+class Fenced(TransportError):
+    """Another server serves this federation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +69,15 @@ class Gone:
     client: ClientId
 
 
+@dataclass(frozen=True, slots=True)
+class StorageLost:
+    """Models, queued requests and unread uploads may be gone."""
+
+    why: str
+    epoch: str | None = None
+    """The new epoch, if there is one."""
+
+
 @dataclass(slots=True)
 class ControlCommand:
     """A control command; whoever sent it waits for ``answer``."""
@@ -62,12 +86,13 @@ class ControlCommand:
     reply: str
 
 
-Incoming: TypeAlias = Uploaded | Greeted | Gone | ControlCommand
+Incoming: TypeAlias = Uploaded | Greeted | Gone | ControlCommand | StorageLost
 
 
 class ServerTransport(Protocol):
-    async def start(self, after: int, limit: int) -> None:
-        """Begin with the upload after number ``after``; each has at most ``limit`` bytes."""
+    async def start(self, after: int, limit: int) -> str | None:
+        """Begin with the upload after number ``after``; each has at most ``limit`` bytes. The
+        epoch: letters and digits, begins with an x; None or nothing if there never is another."""
         ...
 
     async def publish(self, name: str, data: bytes) -> None: ...

@@ -36,6 +36,8 @@ class Endpoint:
     """Seconds after which a request that nobody works on is delivered again."""
     replicas: int = 1
     """Nodes that store queues, uploads and models, if there are several."""
+    where: str = ""
+    """The server's machine and folder: one at the same place is the same one, started again."""
 
 
 class TransportOptions(Options, ABC):
@@ -77,7 +79,9 @@ class Nats(TransportOptions):
 
         keys = Credentials(endpoint.credentials)
         connection = await connect(endpoint.servers, keys, name="server", inbox_prefix=SERVER_INBOX)
-        return NatsServer(connection, clients, endpoint.redeliver_after, endpoint.replicas)
+        return NatsServer(
+            connection, clients, endpoint.redeliver_after, endpoint.replicas, endpoint.where
+        )
 
     async def open_client(self, endpoint: Endpoint, client: ClientId) -> ClientTransport:
         from fedast.federation.nats.client import NatsClient

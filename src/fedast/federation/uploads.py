@@ -97,7 +97,7 @@ class Uploads:
             await self._recorder.record(UpdateReceived(request, 0.0, 0.0, sequence))
             self._metrics.ignored.inc()
             return
-        if send is None or send.client != client or token != self._publisher.token(send):
+        if send is None or send.client != client or not self._publisher.accepts(send, token):
             # It answers a decision that a crash undid, another client's request, or one that was
             # made up. Only the token's holder can answer a request, so nobody is to blame.
             self._recorder.note(UploadIgnored(sequence))

@@ -30,6 +30,7 @@ from fedast.core.protocol import (
 from fedast.federation.driver import Driver, LivePool
 from fedast.federation.log_events import Configured
 from fedast.federation.metrics import ServerMetrics
+from fedast.federation.model_store import ModelStore
 from fedast.federation.server import FederationServer, Options
 from fedast.federation.transport import ServerTransport
 from fedast.federation.wire import Vector
@@ -163,6 +164,7 @@ class Federation:
             tasks=tuple(task.name for task in self._tasks),
             transport=transport,
             wal=wal,
+            store=ModelStore(folder / FOLDER / "models"),
             seed=config.seed,
             configured=Configured(identity(config), describe(config)),
             schedule=schedule,

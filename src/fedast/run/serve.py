@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeAlias
@@ -34,6 +37,8 @@ async def serve(
     started: Started = lambda stop: None,
 ) -> tuple[RunResult, bool]:
     """Serve a resolved configuration; the result, and whether every task has ended."""
+    here = f"{socket.gethostname()} ({uuid.getnode():012x}), {folder.resolve()}"
+    endpoint = replace(endpoint, where=here)
     transport = await config.federation.transport.open_server(endpoint, clients)
     try:
         federation = Federation(config, transport, folder, watch)

@@ -19,8 +19,10 @@ from fedast.federation import wire
 from fedast.federation.transport import (
     ClientTransport,
     ControlCommand,
+    Fenced,
     Greeted,
     ServerTransport,
+    StorageLost,
     Uploaded,
 )
 
@@ -28,16 +30,25 @@ LIMIT = 40 * 2**20
 
 
 class TransportBed(Protocol):
-    """Opens the ends of one federation: one server at a time, clients 0 to 2."""
+    """Opens the ends of one federation: clients 0 to 2, and a server that may be started again
+    (then the one before is fenced off)."""
 
     async def server(self, after: int = 0, limit: int = LIMIT) -> ServerTransport:
         """A server, started with these arguments."""
+        ...
+
+    async def started(self, after: int) -> tuple[ServerTransport, str]:
+        """... and the epoch that ``start`` returned."""
         ...
 
     async def client(self, number: int) -> ClientTransport: ...
 
     async def command(self, data: bytes) -> bytes:
         """Send the server a control command, and wait for its answer."""
+        ...
+
+    async def lose(self) -> None:
+        """Delete everything that the transport stores, while it runs."""
         ...
 
 
@@ -78,6 +89,12 @@ async def _upload_of(server: ServerTransport) -> Uploaded:
             found = await server.receive(1.0)
             if isinstance(found, Uploaded):
                 return found
+
+
+async def _read_all(server: ServerTransport) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            await server.receive(1.0)
 
 
 async def _upload_within(server: ServerTransport, seconds: float) -> Uploaded | None:
@@ -225,6 +242,78 @@ class TransportContract:
                 after=places[1]
             )  # it was killed: unacknowledged uploads come again
             assert [(await _upload_of(again)).sequence for _ in range(4)] == places[2:]
+
+        self._check(tmp_path, body)
+
+    def test_what_a_log_that_went_back_needs_again_can_be_uploaded_again(
+        self, tmp_path: Path
+    ) -> None:
+        async def body(bed: TransportBed) -> None:
+            server, epoch = await bed.started(0)
+            client = await bed.client(0)
+            await server.send(0, f"a{epoch}", f"a{epoch}".encode(), "0.0.none")
+            await _answer(client, b"first")
+            found = await _upload_of(server)
+            await server.acknowledge(found.sequence)
+            await server.close()
+            again, another = await bed.started(found.sequence)
+            assert another == epoch, "nothing was lost: names stay as they are"
+            await again.close()
+            restored, new = await bed.started(0)
+            await restored.send(0, f"a{new}", f"a{new}".encode(), "0.0.none")
+            await _answer(client, b"second")
+            assert (await _upload_of(restored)).data == b"second"
+
+        self._check(tmp_path, body)
+
+    def test_of_two_servers_the_first_is_fenced_off(self, tmp_path: Path) -> None:
+        async def body(bed: TransportBed) -> None:
+            first, client = await bed.server(), await bed.client(0)
+            await first.send(0, "a", b"a", "0.0.none")
+            await _answer(client, b"a")
+            found = await _upload_of(first)
+            second = await bed.server()
+            with pytest.raises(Fenced):
+                await first.acknowledge(found.sequence)
+            with pytest.raises(Fenced):
+                await _read_all(first)
+            assert (await _upload_of(second)).data == b"a"
+
+        self._check(tmp_path, body)
+
+    def test_a_loss_is_noticed_and_what_comes_then_has_higher_numbers(self, tmp_path: Path) -> None:
+        async def body(bed: TransportBed) -> None:
+            server, client = await bed.server(), await bed.client(0)
+            await server.publish("0.1.abc", b"model")
+            await server.send(0, "a", b"a", "0.1.abc")
+            await _answer(client, b"a")
+            found = await _upload_of(server)
+            await server.acknowledge(found.sequence)
+            await server.send(0, "b", b"b", "0.1.abc")
+            await bed.lose()
+            async with asyncio.timeout(20):
+                while not isinstance(await server.receive(1.0), StorageLost):
+                    pass
+            await server.publish("0.1.abc", b"model")
+            await server.send(0, "b", b"b", "0.1.abc")
+            delivery = None
+            while delivery is None:
+                delivery = await client.next(2.0)
+            assert await client.fetch("0.1.abc") == b"model"
+            await client.upload("b", b"b")
+            await delivery.done()
+            later = await _upload_of(server)
+            assert (later.data, later.sequence > found.sequence) == (b"b", True)
+            await server.acknowledge(later.sequence)
+            await server.close()
+            again = await bed.server(after=later.sequence)
+            await again.send(0, "c", b"c", "0.1.abc")
+            delivery = None
+            while delivery is None:
+                delivery = await client.next(2.0)
+            await client.upload("c", b"c")
+            await delivery.done()
+            assert (await _upload_of(again)).sequence > later.sequence
 
         self._check(tmp_path, body)
 

@@ -48,6 +48,11 @@ class Connection(Client):
     thrown_out = False
     """It was connected, and is now refused again and again."""
 
+    @property
+    def process(self) -> str:
+        """Identifies the process of the NATS server: another after it was started again."""
+        return str(self._server_info.get("server_id", ""))
+
     def check(self) -> None:
         """Raise if waiting for the connection is of no use."""
         if self.is_closed:

@@ -8,6 +8,8 @@ CHUNK = 4 * 2**20
 """The longest message, in bytes; anything longer travels in chunks."""
 CHUNKS_HEADER = "Fedast-Parts"
 REQUESTS, UPDATES, MODELS = "FEDAST_REQUESTS", "FEDAST_UPDATES", "FEDAST_MODELS"
+SERVING, SERVER_SUBJECT = "FEDAST_SERVER", "fedast.server"
+"""Where the server writes down that it serves (``fence``)."""
 SERVER_INBOX, CONTROL_INBOX = "_INBOX_server", "_INBOX_control"
 CONTROL_SUBJECT = "fedast.order"
 

@@ -5,7 +5,12 @@ client, which delivers one message at a time; a subject holds one message, so NA
 request that is already queued. UPDATES keeps uploads in order until the server has acknowledged
 them (``uploads``); the message id makes an upload idempotent, and the server reads by sequence
 number, so that it can start again from any upload. MODELS holds published models, read directly by
-subject. Heartbeats and control commands are plain messages.
+subject. Heartbeats and control commands are plain messages. A fourth stream says who serves
+(``fence``).
+
+NATS may lose all of this while we run: a stream is deleted, or NATS comes back with an older or an
+empty disk. So the streams are looked at every second or so (``keeper``), and what is missing is
+created again; the server is then told to publish and send again what it needs (``StorageLost``).
 
 Who may do what is decided by the configuration of nats-server (``setup``): a client may read its
 own queue and the models, and write its own uploads, and nothing else.
@@ -16,10 +21,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
@@ -30,12 +36,15 @@ from nats.js.errors import APIError, ServiceUnavailableError
 from fedast.core.protocol import ClientId
 from fedast.federation.backoff import retry
 from fedast.federation.nats.connection import TROUBLE, Connection, close
+from fedast.federation.nats.keeper import Keeper
 from fedast.federation.nats.names import (
     CHUNK,
     CHUNKS_HEADER,
     CONTROL_SUBJECT,
     MODELS,
     REQUESTS,
+    SERVER_SUBJECT,
+    SERVING,
     UPDATES,
     consumer,
     hello_subject,
@@ -48,6 +57,7 @@ from fedast.federation.transport import (
     ControlCommand,
     Greeted,
     Incoming,
+    StorageLost,
     TransportError,
     Uploaded,
 )
@@ -65,6 +75,10 @@ _ELECTION, _SOON = 10.0, 2.0
 """Seconds that creating a consumer may take (after the loss of a node of a cluster, the others may
 first have to elect its leader), and for how long everything else waits for it."""
 _MOST_COMMANDS = 64
+_DUPLICATES = 120.0
+"""Seconds in which NATS recognises an upload that was sent twice because its confirmation was lost.
+One that comes again later is recognised by the server."""
+T = TypeVar("T")
 
 
 @final
@@ -75,9 +89,11 @@ class NatsServer:
         clients: Sequence[ClientId],
         patience: float,
         replicas: int = 1,
+        where: str = "",
     ) -> None:
         """``patience``: seconds until a request that nobody works on is delivered again.
-        ``replicas``: nodes of a cluster that store each stream."""
+        ``replicas``: nodes of a cluster that store each stream. ``where``: this server's machine
+        and folder; one at the same place takes over from us without waiting."""
         self._connection = connection
         self._js: JetStreamContext = connection.jetstream(timeout=4)
         self._clients = clients
@@ -95,23 +111,40 @@ class NatsServer:
         """Queues that are being created: one that takes long is not begun again meanwhile."""
         self._reading: asyncio.Task[None] | None = None
         self._uploads: UploadStream | None = None
+        self._limit = 0
+        self._keeper = Keeper(
+            connection, where=where, prepare=self._prepare_again, no_reading=self._no_reading,
+            tell=self._lost,
+        )  # fmt: skip
+        self._keeping: asyncio.Task[None] | None = None
+        self._loss: StorageLost | None = None
+        """What the server has to be told."""
 
     # --- setting up -----------------------------------------------------------------------------
 
-    async def start(self, after: int, limit: int) -> None:
-        room = await retry(
-            partial(self._prepare, limit),
+    async def start(self, after: int, limit: int) -> str:
+        self._limit = limit
+        room = await self._when_ready(partial(self._prepare, limit))
+        back = await self._when_ready(partial(self._keeper.claim, after))
+        self._uploads = UploadStream(
+            self._connection, after=after, limit=limit, room=room, new_consumer_timeout=_ELECTION,
+            may_purge=self._keeper.fence.renew, removed=self._keeper.uploads_removed,
+        )  # fmt: skip
+        await self._when_ready(partial(self._keeper.begin, self._uploads, after, back))
+        await self._connection.subscribe(hello_subject("*"), cb=self._greeted)
+        await self._connection.subscribe(CONTROL_SUBJECT, cb=self._command_received)
+        self._reading = asyncio.create_task(self._read_uploads(self._uploads))
+        self._keeping = asyncio.create_task(self._keeper.run(self._uploads))
+        return self._keeper.fence.epoch
+
+    async def _when_ready(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        return await retry(
+            attempt,
             self._not_ready,
             on=(NoRespondersError, TimeoutError, OSError, ServiceUnavailableError, APIError),
             first=0.5,
             longest=0.5,
         )
-        self._uploads = UploadStream(
-            self._connection, after=after, limit=limit, room=room, new_consumer_timeout=_ELECTION
-        )
-        await self._connection.subscribe(hello_subject("*"), cb=self._greeted)
-        await self._connection.subscribe(CONTROL_SUBJECT, cb=self._command_received)
-        self._reading = asyncio.create_task(self._read_uploads(self._uploads))
 
     def _not_ready(self, error: Exception) -> None:
         if isinstance(error, APIError) and not isinstance(error, ServiceUnavailableError):
@@ -138,7 +171,7 @@ class NatsServer:
         while True:
             try:
                 await self._stream(
-                    name=UPDATES, subjects=["fedast.upload.>"], duplicate_window=3600,
+                    name=UPDATES, subjects=["fedast.upload.>"], duplicate_window=_DUPLICATES,
                     discard=DiscardPolicy.NEW, max_bytes=room, **common,
                 )  # fmt: skip
                 break
@@ -156,6 +189,9 @@ class NatsServer:
             name=MODELS, subjects=["fedast.model.>"], allow_direct=True, max_msgs_per_subject=1,
             **common,
         )  # fmt: skip
+        await self._stream(
+            name=SERVING, subjects=[SERVER_SUBJECT], max_msgs_per_subject=1, **common
+        )  # fmt: skip
         for client in self._clients:
             await self._add_consumer(client)
         return room
@@ -167,7 +203,9 @@ class NatsServer:
         except APIError as error:
             if error.err_code != _OTHER_OPTIONS:
                 raise
-            await self._js.update_stream(config)
+            kept = (await self._js.stream_info(config.name or "")).config.metadata or {}
+            ours = {key: value for key, value in kept.items() if key.startswith("fedast")}
+            await self._js.update_stream(replace(config, metadata=ours))
 
     async def _add_consumer(self, client: ClientId) -> None:
         await self._js.add_consumer(
@@ -197,6 +235,28 @@ class NatsServer:
         except TROUBLE as error:  # its next heartbeat is another chance
             log.warning("the queue of client %d cannot be created: %s", client, error)
 
+    # --- losses ---------------------------------------------------------------------------------
+
+    async def _prepare_again(self) -> int:
+        self._ready.clear()  # queues of clients that were admitted later: at their heartbeats
+        return await self._prepare(self._limit)
+
+    @contextmanager
+    def _no_reading(self) -> Iterator[None]:
+        assert self._uploads is not None
+        if self._reading is not None:
+            self._reading.cancel()
+        try:
+            yield
+        finally:
+            self._reading = asyncio.create_task(self._read_uploads(self._uploads))
+
+    def _lost(self, loss: StorageLost) -> None:
+        if self._loss is not None and loss.epoch is None:
+            loss = replace(loss, epoch=self._loss.epoch)
+        self._loss = loss
+        self._wake()
+
     # --- receiving ------------------------------------------------------------------------------
 
     async def _greeted(self, message: Msg) -> None:
@@ -220,10 +280,14 @@ class NatsServer:
 
     async def receive(self, timeout: float) -> Incoming | None:
         self._connection.check()
-        if self._reading is not None and self._reading.done():
-            self._reading.result()
+        for task in (self._keeping, self._reading):
+            if task is not None and task.done() and not task.cancelled():
+                task.result()
         end = asyncio.get_running_loop().time() + timeout
         while True:
+            if self._loss is not None:
+                loss, self._loss = self._loss, None
+                return loss
             if self._commands:
                 return self._commands.popleft()
             if self._greetings:
@@ -291,8 +355,8 @@ class NatsServer:
             await self._connection.publish(command.reply, data)
 
     async def close(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-        for task in self._creating.values():
-            task.cancel()
+        for task in (self._reading, self._keeping, *self._creating.values()):
+            if task is not None:
+                task.cancel()
+        await self._keeper.end()
         await close(self._connection)

@@ -226,6 +226,9 @@ write_deadline: "10s"
 
 jetstream {{
   store_dir: "data"
+  # An upload is on the disk before it is confirmed. "2m", say, is faster, but then a loss of power
+  # may cost what was confirmed within that time; it is trained again.
+  sync_interval: always
 }}
 
 {tls}

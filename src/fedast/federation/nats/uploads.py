@@ -1,11 +1,20 @@
-"""The stream of uploads: read by sequence number, reassembled, and purged when acknowledged."""
+"""The stream of uploads: read by sequence number, reassembled, and purged when acknowledged.
+
+The number of an upload is its sequence number in the stream plus an offset, which is written down
+in the stream's metadata, together with the process of NATS that was asked then. A NATS server that
+was started again may have come back with fewer messages than it had (a loss of power, a restored
+copy), and a stream may have been created anew. Then the sequence numbers say nothing about what the
+server's log has, so the offset is raised: everything in the stream is read, with new numbers, and
+the log's state tells what of it was known.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import final
 
 from nats.aio.msg import Msg
@@ -15,11 +24,16 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from fedast.federation.nats.connection import TROUBLE, Connection
 from fedast.federation.nats.names import CHUNK, UPDATES
 from fedast.federation.reassembly import ChunkReassembly
-from fedast.federation.transport import TransportError, Uploaded
+from fedast.federation.transport import Uploaded
 
 log = logging.getLogger("fedast.nats")
 _CONSUMER = "server"
 _PURGE_EVERY = 1.0
+_OFFSET, _PROCESS = "fedast-offset", "fedast-nats"
+
+
+class _Disturbed(Exception):
+    """Reading has to begin again from where it was."""
 
 
 @final
@@ -32,9 +46,13 @@ class UploadStream:
         limit: int,
         room: int,
         new_consumer_timeout: float,
+        may_purge: Callable[[int], Awaitable[None]],
+        removed: Callable[[], None],
     ) -> None:
         """Uploads up to number ``after`` were acknowledged before; ``limit``: bytes of an upload;
-        ``room``: bytes that the stream may have."""
+        ``room``: bytes that the stream may have. ``may_purge`` is asked before each purge, with the
+        number that was acknowledged, and raises if we may not; ``removed`` is called when somebody
+        else has removed messages."""
         self._connection = connection
         self._js: JetStreamContext = connection.jetstream(timeout=4)
         self._limit = limit
@@ -42,10 +60,48 @@ class UploadStream:
         # The stream is read from its start: the first chunks of an upload may be before ``after``.
         self._reassembly = ChunkReassembly(CHUNK, limit, after=after, room=room)
         self._clock = asyncio.get_running_loop().time
-        self._read = 0
+        self._may_purge = may_purge
+        self._removed = removed
+        self._offset = 0
+        self._process: str | None = None
+        """Of NATS, when we last looked which numbers the messages have."""
+        self._read: int | None = None
+        """The last sequence number in the stream that was read."""
+        self._highest = after
+        """The last number of an upload."""
+        self._acknowledged = after
+        self._settled_at = 0
+        """What had been read before the last loss must be acknowledged before anything is purged:
+        it may still be in the stream, under another number."""
         self._purged_at = 0.0
-        self._purged_upto = 1
-        """The first sequence number that has not been purged."""
+        self._purged_upto = 0
+        """The first number that has not been purged."""
+
+    async def locate(self) -> bool:
+        """Find out which numbers the messages have; whether the stream is as we left it. To be
+        called before ``read``, which then begins at the start of the stream."""
+        process = self._connection.process
+        info = await self._js.stream_info(UPDATES)
+        written = info.config.metadata or {}
+        self._offset = int(written.get(_OFFSET, "0"))
+        as_we_left_it = (
+            written.get(_PROCESS) == process and self._offset + info.state.last_seq >= self._highest
+        )
+        if not as_we_left_it:
+            self._offset = self._settled_at = self._highest
+            marks = {_OFFSET: str(self._offset), _PROCESS: process}
+            await self._js.update_stream(replace(info.config, metadata=marks))
+            self._reassembly.renumber(self._offset)
+        self._process = process
+        self._read = None
+        self._purged_upto = 0
+        return as_we_left_it
+
+    async def settled(self) -> bool:
+        """Whether everything in the stream was read and acknowledged."""
+        state = (await self._js.stream_info(UPDATES)).state
+        read = state.messages == 0 or state.last_seq <= (self._read or 0)
+        return read and self._acknowledged >= self._highest
 
     async def read(self) -> AsyncIterator[Uploaded]:
         """Every upload, in order, for ever; after any trouble from where it was."""
@@ -59,14 +115,14 @@ class UploadStream:
                         durable_name=_CONSUMER,
                         ack_policy=AckPolicy.NONE,
                         deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-                        opt_start_seq=self._read + 1,
+                        opt_start_seq=(self._read or 0) + 1,
                     ),
                     timeout=self._new_consumer_timeout,
                 )
                 subscription = await self._js.pull_subscribe_bind(_CONSUMER, stream=UPDATES)
                 async for upload in self._read_from(subscription):
                     yield upload
-            except (*TROUBLE, TransportError) as error:
+            except (*TROUBLE, _Disturbed) as error:
                 self._connection.check()
                 log.warning("reading uploads: %s; trying again", error or type(error).__name__)
                 await asyncio.sleep(0.5)
@@ -81,19 +137,25 @@ class UploadStream:
             try:
                 messages = await subscription.fetch(32, timeout=2)
             except TimeoutError:
-                info = await self._js.stream_info(UPDATES)
-                if info.state.messages and info.state.last_seq > self._read:
-                    raise TransportError("uploads in the stream were not delivered") from None
+                state = (await self._js.stream_info(UPDATES)).state
+                if self._read is not None and state.first_seq > self._read + 1:
+                    self._read = state.first_seq - 1
+                    self._removed()
+                if state.messages and state.last_seq > (self._read or 0):
+                    raise _Disturbed("uploads in the stream were not delivered") from None
                 continue
             for message in messages:
                 numbers = message.metadata.sequence
                 if numbers.consumer != delivered + 1:
-                    raise TransportError("uploads were lost on the way; reading them again")
+                    raise _Disturbed("uploads were lost on the way; reading them again")
                 delivered += 1
-                if numbers.stream > self._read:
-                    found = self._take(numbers.stream, message)
+                if self._read is None or numbers.stream > self._read:
+                    found = self._take(self._offset + numbers.stream, message)
+                    if self._read is not None and numbers.stream > self._read + 1:
+                        self._removed()
                     self._read = numbers.stream
                     if found is not None:
+                        self._highest = max(self._highest, found.sequence)
                         yield found
 
     def _take(self, sequence: int, message: Msg) -> Uploaded | None:
@@ -113,6 +175,7 @@ class UploadStream:
         return Uploaded(sequence, client, name, whole[: self._limit], len(whole) > self._limit)
 
     async def acknowledge(self, sequence: int) -> None:
+        self._acknowledged = max(self._acknowledged, sequence)
         self._reassembly.acknowledge(sequence)
         await self._purge()
 
@@ -121,7 +184,17 @@ class UploadStream:
         take room too, and the last purge may have failed."""
         self._purged_at = self._clock()
         needed = self._reassembly.needed_from(self._purged_at)
-        if needed > self._purged_upto:
+        first = needed - self._offset
+        # Never in a stream whose numbers we do not know: what is newer than ours would go too.
+        # (And a sequence number of 0 would mean everything.)
+        known = self._process == self._connection.process
+        settled = self._acknowledged >= self._settled_at
+        if known and settled and first > 1 and needed > self._purged_upto:
             with suppress(*TROUBLE):
-                await self._js.purge_stream(UPDATES, seq=needed)
+                await self._may_purge(self._acknowledged)
+                await self._js.purge_stream(UPDATES, seq=first)
                 self._purged_upto = needed
+
+    def forget(self) -> None:
+        """The stream may be another one now: nothing is purged until ``locate``."""
+        self._process = None

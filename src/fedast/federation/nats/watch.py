@@ -1,0 +1,119 @@
+"""Whether the streams are still there, still the same, and still store what they are given.
+
+nats-server does not recover from a full disk by itself: a stream that could not write once refuses
+everything until nats-server is started again (as of 2.15), but it can be read, and one that is
+created anew writes. So a stream that does not store is deleted as soon as there is room and nothing
+in it is needed any more; being missing, it is then created again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import datetime
+from typing import final
+
+from nats.js import JetStreamContext
+from nats.js.api import StorageType
+from nats.js.errors import NotFoundError
+
+from fedast.federation.nats.connection import TROUBLE, Connection
+from fedast.federation.nats.names import MODELS, REQUESTS, SERVING, UPDATES
+
+log = logging.getLogger("fedast.nats")
+_TRY_EVERY = 10.0
+"""Seconds between two looks whether the streams store what they are given."""
+_PROBES = {
+    UPDATES: "fedast.upload.probe",
+    REQUESTS: "fedast.request.probe",
+    MODELS: "fedast.model.probe",
+}
+_ROOM, _ROOM_SUBJECT = "FEDAST_ROOM", "fedast.room"
+_ENOUGH = 256 * 1024
+"""Bytes that must fit on the disk before a stream is created anew."""
+
+
+@final
+class Watch:
+    def __init__(self, js: JetStreamContext, connection: Connection) -> None:
+        self._js = js
+        self._connection = connection
+        self._process = ""
+        self._created: dict[str, datetime | None] = {}
+        """When each stream was created."""
+        self._tried = 0.0
+        self._failed: set[str] = set()
+        """Streams that did not store the last probe."""
+
+    async def remember(self) -> None:
+        """The streams are as they should be now."""
+        self._process = self._connection.process
+        self._created = {name: await self._created_at(name) for name in (*_PROBES, SERVING)}
+        self._tried = asyncio.get_running_loop().time()
+
+    async def look(self, settled: Callable[[], Awaitable[bool]]) -> str | None:
+        """What has happened to the streams; None if they are as they were. ``settled``: whether
+        nothing in UPDATES is needed."""
+        if self._connection.process != self._process:
+            return "NATS was started again"
+        now = asyncio.get_running_loop().time()
+        if now - self._tried > _TRY_EVERY:
+            self._tried = now
+            await self.mend(settled)
+        for name, created in self._created.items():
+            found = await self._created_at(name)
+            if found is None:
+                return f"the stream {name} is gone"
+            if found != created:
+                return f"the stream {name} was created anew by somebody else"
+        return None
+
+    async def _created_at(self, stream: str) -> datetime | None:
+        try:
+            return (await self._js.stream_info(stream)).created
+        except NotFoundError:
+            return None
+
+    async def mend(self, settled: Callable[[], Awaitable[bool]]) -> None:
+        """Delete streams that have twice not stored what they were given, if there is room."""
+        stores = await asyncio.gather(*(self._stores(*probe) for probe in _PROBES.items()))
+        failed = {name for name, fine in zip(_PROBES, stores, strict=True) if not fine}
+        stuck, self._failed = failed & self._failed, failed
+        if failed and not stuck:
+            self._tried -= _TRY_EVERY  # look again at once
+        if not stuck:
+            return
+        if not await self._room():
+            log.error("NATS stores nothing any more: is its disk full? (%s)", ", ".join(stuck))
+            return
+        for name in (*stuck, SERVING):
+            if name != UPDATES or await settled():
+                log.warning("the stream %s stores nothing, though there is room: replaced", name)
+                await self._js.delete_stream(name)
+
+    async def _stores(self, stream: str, probe: str) -> bool:
+        try:
+            await self._js.publish(probe, b"", timeout=4)
+            if stream != UPDATES:  # there it is passed over, and goes when it was read
+                await self._js.purge_stream(stream, subject=probe)
+        except TimeoutError:
+            return not self._connection.is_connected
+        except TROUBLE:
+            pass  # it is not there, or it refuses for a reason of its own
+        return True
+
+    async def _room(self) -> bool:
+        """Whether a new stream can store something."""
+        try:
+            await self._js.add_stream(
+                name=_ROOM, subjects=[_ROOM_SUBJECT], storage=StorageType.FILE, max_bytes=2**20
+            )
+            await self._js.publish(_ROOM_SUBJECT, bytes(_ENOUGH), timeout=4)
+        except TROUBLE:
+            return False
+        finally:
+            with suppress(*TROUBLE):
+                await self._js.delete_stream(_ROOM)
+        return True

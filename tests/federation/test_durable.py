@@ -1,0 +1,224 @@
+"""NATS loses what it has while the server runs, or the server's log goes back, or there are two
+servers: training goes on to its end, and nobody is blamed."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedast.federation.nats.connection import connect
+from fedast.federation.nats.names import MODELS, REQUESTS, SERVER_INBOX, UPDATES
+from fedast.federation.nats.setup import SERVER
+from fedast.federation.transport import Fenced, StorageLost, Uploaded
+from tests.federation.field import FEDAST, Field
+from tests.federation.nats_support import NatsBed
+
+chaos = pytest.mark.chaos
+
+
+def finish(field: Field) -> None:
+    counts = field.finish(240)
+    said = (field.folder / "server.log").read_text()
+    assert "is quarantined" not in said
+    assert "did not answer" not in said
+    assert counts["drop invalid"] == 0
+
+
+def test_streams_deleted_while_it_trains(tmp_path: Path) -> None:
+    with Field(tmp_path, rounds=80) as field:
+        field.start_all()
+        for entries, streams in ((40, (MODELS, REQUESTS, UPDATES)), (120, ())):
+            field.wait_for_entries(entries)
+            field.faults["streams deleted"] += 1
+            asyncio.run(field.bed.lose(*streams))
+        finish(field)
+        assert "is gone" in (tmp_path / "server.log").read_text()
+
+
+@chaos
+@pytest.mark.parametrize("stream", [MODELS, REQUESTS, UPDATES])
+def test_one_stream_deleted_again_and_again(tmp_path: Path, stream: str) -> None:
+    with Field(tmp_path, rounds=120) as field:
+        field.start_all()
+        for entries in (40, 100, 160):
+            field.wait_for_entries(entries)
+            field.faults[f"{stream} deleted"] += 1
+            asyncio.run(field.bed.lose(stream))
+        finish(field)
+
+
+@chaos
+@pytest.mark.parametrize("server_too", [True, False])
+def test_nats_comes_back_empty_or_older(tmp_path: Path, server_too: bool) -> None:
+    data = "data"
+    with Field(tmp_path, rounds=150) as field:
+        field.start_all()
+        folder = field.bed.layout.nats / data
+        for entries, older in ((60, False), (120, True), (200, True), (260, False)):
+            field.wait_for_entries(entries)
+            field.bed.kill()
+            shutil.copytree(folder, tmp_path / f"copy-{entries}")
+            if older:
+                field.bed.start()
+                field.wait_for_entries(entries + 30)
+                field.bed.kill()
+            field.faults["nats older" if older else "nats empty"] += 1
+            if server_too and not field.ended:
+                field.kill("server")
+            shutil.rmtree(folder)
+            if older:
+                shutil.copytree(tmp_path / f"copy-{entries}", folder)
+            field.bed.start()
+            if server_too and not field.ended:
+                field.start_server()
+        finish(field)
+
+
+@chaos
+def test_a_log_restored_from_a_backup_goes_on(tmp_path: Path) -> None:
+    with Field(tmp_path, rounds=120) as field:
+        field.start_all()
+        for entries in (60, 140):
+            field.wait_for_entries(entries)
+            field.kill("server")
+            shutil.copytree(field.run, tmp_path / f"backup-{entries}")
+            field.start_server()
+            field.wait_for_entries(entries + 60)
+            field.kill("server")
+            field.faults["log restored"] += 1
+            shutil.rmtree(field.run)
+            shutil.copytree(tmp_path / f"backup-{entries}", field.run)
+            field.start_server()
+        finish(field)
+        assert "a new epoch begins" in (tmp_path / "server.log").read_text()
+
+
+@chaos
+def test_a_second_server_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    with Field(tmp_path, rounds=250) as field:
+        field.start_all()
+        field.wait_for_entries(60)
+        field.faults["second server"] += 1
+        second = subprocess.run(
+            [*FEDAST, "serve", str(field.config), "--creds",
+             str(field.bed.layout.credentials(SERVER)), "--out", str(tmp_path / "second"),
+             "--server", field.bed.url],
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert second.returncode == 1
+        said = second.stdout + second.stderr
+        assert "another server is serving this federation" in said
+        assert str(field.run) in said
+        assert "Traceback" not in said
+        assert not field.ended
+        field.kill("server")
+        field.start_server()  # at once: it is at the same place
+        finish(field)
+
+
+@chaos
+def test_a_server_that_was_cut_off_is_fenced_off(tmp_path: Path) -> None:
+    """It hangs, another takes over, and then it goes on: it must not touch anything."""
+    with Field(tmp_path, rounds=60) as field:
+        field.start_all()
+        field.wait_for_entries(60)
+        field.kill("server", signal.SIGSTOP)
+        old = field.processes["server"]
+        old_log = (tmp_path / "server.log").rename(tmp_path / "old.log")
+        field.run = tmp_path / "second"
+        field.start_server()
+        field.wait_for_entries(40)
+        old.send_signal(signal.SIGCONT)
+        assert old.wait(60) == 1
+        assert "another server has taken over this federation" in old_log.read_text()
+        field.wait(lambda: field.ended, 240)
+        assert field.processes["server"].returncode == 0
+
+
+def test_uploads_that_somebody_removed_are_made_again(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with NatsBed(tmp_path, clients=1) as bed, asyncio.timeout(90):
+            server, client = await bed.server(), await bed.client(0)
+            await client.upload("a", b"a")
+            found = await server.receive(20)
+            assert isinstance(found, Uploaded)
+            await server.acknowledge(found.sequence)
+            server._reading.cancel()  # type: ignore[union-attr]  # it is slow for a moment
+            await client.upload("b", b"b")
+            vandal = await connect(
+                [bed.url], bed.keys(SERVER), name="vandal", inbox_prefix=SERVER_INBOX
+            )
+            await vandal.jetstream().purge_stream(UPDATES)
+            await vandal.close()
+            assert server._uploads is not None
+            server._reading = asyncio.create_task(server._read_uploads(server._uploads))
+            while not isinstance(lost := await server.receive(20), StorageLost):
+                pass
+            assert lost.epoch
+            await client.upload(f"b{lost.epoch}", b"b again")
+            later = await server.receive(20)
+            assert isinstance(later, Uploaded)
+            assert later.data == b"b again"
+
+    asyncio.run(go())
+
+
+def test_a_server_elsewhere_waits_for_a_sign_of_life(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with NatsBed(tmp_path, clients=1) as bed, asyncio.timeout(90):
+            first = await bed.server(where="machine a")
+            with pytest.raises(Fenced, match=r"since .*: machine a; stop it first"):
+                await bed.server(where="machine b")
+            assert await first.receive(2.0) is None
+            await first.close()
+            began = time.monotonic()
+            await bed.server(where="machine b")
+            assert time.monotonic() - began < 6, "the first one said that it had ended"
+
+    asyncio.run(go())
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=150m", "tmpfs", str(folder)]
+    try:
+        made = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        made = False
+    if not made:
+        pytest.skip("needs the right to mount a small disk")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+@chaos
+@pytest.mark.parametrize("log_too", [True, False])
+def test_a_disk_of_nats_that_was_full_is_used_again(
+    tmp_path: Path, small_disk: Path, log_too: bool
+) -> None:
+    """Without starting nats-server again."""
+    server_on = small_disk if log_too else None
+    with Field(tmp_path, rounds=120, nats_on=small_disk, server_on=server_on) as field:
+        field.start_all()
+        field.wait_for_entries(60)
+        stuffing = small_disk / "stuffing"
+        with stuffing.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(b"x" * 4096)
+            except OSError:
+                pass
+        field.faults["disk of NATS full"] += 1
+        field.wait(lambda: "no space left" in field.bed.log)
+        time.sleep(5)
+        stuffing.unlink()
+        finish(field)
