@@ -1,6 +1,10 @@
 """A federation of 1,000 light clients: updates per second, latencies, memory and CPU of each part.
 
 python benchmarks/federation/run.py --seconds 600
+
+With 5,000 clients, whose models must be small for all of them to fit into this machine's memory:
+
+python benchmarks/federation/run.py --clients 5000 --hidden 16 --requests 1024
 """
 
 from __future__ import annotations
@@ -20,8 +24,9 @@ from typing import Any
 
 from fedast.federation import wire
 from fedast.federation.nats.client import send_command
-from fedast.federation.nats.connection import Credentials
-from fedast.federation.nats.setup import CONTROL, SERVER, Layout, initialise
+from fedast.federation.nats.connection import Credentials, connect
+from fedast.federation.nats.names import CONTROL_INBOX
+from fedast.federation.nats.setup import CONTROL, SERVER, Layout, initialise, register_of
 
 HERE = Path(__file__).parent
 CONFIG = """
@@ -48,7 +53,7 @@ TASK = """
 [[tasks]]
 use = "light_tasks:build"
 name = "{name}"
-options = {{ name = "{name}" }}
+options = {{ name = "{name}", hidden = {hidden} }}
 """
 
 
@@ -70,6 +75,25 @@ def status(url: str, layout: Layout) -> dict[str, Any]:
     return asyncio.run(ask())
 
 
+def wait_for_nats(url: str, layout: Layout) -> None:
+    async def ask() -> None:
+        keys = Credentials(layout.credentials(CONTROL))
+        probe = await connect([url], keys, name="probe", inbox_prefix=CONTROL_INBOX, patience=300)
+        await probe.close()
+
+    asyncio.run(ask())
+
+
+def put_in_one_account(layout: Layout) -> None:
+    text = layout.nats_config.read_text()
+    more = 'store_dir: "data", limits { default_max_consumers: -1 }'
+    text = text.replace('store_dir: "data"', more)
+    old = 'authorization {\n  include "users.conf"\n}\n'
+    layout.nats_config.write_text(text.replace('include "accounts.conf"\n', old))
+    with register_of(layout) as register:
+        register.issue([])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=1000)
@@ -77,6 +101,9 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--half", action="store_true")
+    parser.add_argument("--hidden", type=int, default=250, help="size of the models' hidden layer")
+    parser.add_argument("--one-account", action="store_true",
+                        help="NATS as earlier versions set it up, to compare with")  # fmt: skip
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="fedast-bench-"))
     layout = Layout(folder / "f")
@@ -86,8 +113,12 @@ def main() -> None:
     text = CONFIG.format(
         here=HERE.as_posix(), clients=options.clients, requests=options.requests,
         half=str(options.half).lower(),
-    ) + "".join(TASK.format(name=name) for name in "abcd")  # fmt: skip
+    ) + "".join(TASK.format(name=name, hidden=options.hidden) for name in "abcd")  # fmt: skip
+    began = time.monotonic()
     initialise(layout, options.clients, hosts=["localhost", "127.0.0.1"], port=port, config=text)
+    if options.one_account:
+        put_in_one_account(layout)
+    print(f"set-up: keys and configuration {time.monotonic() - began:.1f} s", flush=True)
     url = f"tls://localhost:{port}"
     binary = shutil.which("nats-server") or str(Path(sys.executable).with_name("nats-server"))
     processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -97,8 +128,11 @@ def main() -> None:
             processes[name] = subprocess.Popen(command, cwd=cwd, stdout=log, stderr=log)
 
     try:
+        began = time.monotonic()
         start("nats", binary, "-c", "nats.conf", cwd=layout.nats)
-        time.sleep(1)
+        wait_for_nats(url, layout)
+        memory = used(processes["nats"].pid)[1]
+        print(f"set-up: nats-server {time.monotonic() - began:.1f} s, {memory:.0f} MiB", flush=True)
         creds = str(layout.credentials(SERVER))
         start("server", sys.executable, "-m", "fedast", "serve", str(layout.config), "--server",
               url, "--creds", creds, "--out", str(layout.run), "-q")  # fmt: skip
@@ -123,7 +157,8 @@ def measure(
     processes: dict[str, subprocess.Popen[bytes]],
     folder: Path,
 ) -> None:
-    end = time.monotonic() + 300
+    started = time.monotonic()
+    end = started + 300 + options.clients / 5
     while True:
         for name, process in processes.items():
             if process.poll() is not None:
@@ -133,6 +168,9 @@ def measure(
             found = status(url, layout)
             print(f"{found['client_count']} clients here", flush=True)
             if sum(task["updates"] for task in found["tasks"].values()) > 200:
+                print(f"set-up: queues, all clients, first updates "
+                      f"{time.monotonic() - started:.1f} s, nats-server "
+                      f"{used(processes['nats'].pid)[1]:.0f} MiB", flush=True)  # fmt: skip
                 break
         except Exception as error:  # not there yet
             if time.monotonic() > end:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fedast.federation.nats.setup import Layout
 from tests.cli.test_cli import fedast, refused
+from tests.federation.nats_support import put_in_one_account
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def test_admit_renew_and_expel(folder: str) -> None:
     fedast("federation", "expel", folder, "client-3")
     assert keys(folder) == first | {"client-1": 2, "client-2": 1}
     assert "client-4" in fedast("federation", "admit", folder).stdout  # 3 was somebody else
-    users = (Path(folder) / "nats" / "users.conf").read_text()
+    users = (Path(folder) / "nats" / "accounts.conf").read_text()
     assert '"CN=client-1,OU=2"' in users
     assert '"CN=client-1"' not in users
     assert "client-3" not in users
@@ -54,12 +56,37 @@ def test_what_cannot_be_done_is_said(folder: str) -> None:
 
 def test_expelling_twice_is_expelling(folder: str) -> None:
     """As after a crash between the register and what NATS reads."""
-    users = Path(folder) / "nats" / "users.conf"
+    users = Path(folder) / "nats" / "accounts.conf"
     before = users.read_text()
     fedast("federation", "expel", folder, "client-1")
     users.write_text(before)
     assert fedast("federation", "expel", folder, "client-1").returncode == 0
     assert "client-1" not in users.read_text()
+
+
+def test_a_folder_of_an_earlier_version_is_upgraded(folder: str) -> None:
+    layout = Layout(Path(folder))
+    put_in_one_account(layout)
+    fedast("federation", "admit", folder)  # works as it did
+    assert '"CN=client-2"' in (layout.nats / "users.conf").read_text()
+    stored = layout.nats / "data" / "jetstream" / "$G" / "streams"
+    stored.mkdir(parents=True)
+    before = keys(folder)
+    assert "account of its own" in fedast("federation", "upgrade", folder).stdout
+    assert layout.separated
+    assert '"CN=client-2"' in (layout.nats / "accounts.conf").read_text()
+    assert not (layout.nats / "users.conf").exists()
+    assert (stored.parents[1] / "FEDAST" / "streams").is_dir()
+    assert keys(folder) == before
+    assert "already" in fedast("federation", "upgrade", folder).stdout
+
+
+def test_an_upgrade_does_not_guess(folder: str) -> None:
+    layout = Layout(Path(folder))
+    put_in_one_account(layout)
+    text = layout.nats_config.read_text()
+    layout.nats_config.write_text(text.replace("authorization {", "authorization: {"))
+    assert "changed by hand" in refused("federation", "upgrade", folder)
 
 
 def test_keys_that_were_carried_away_are_listed(folder: str) -> None:

@@ -21,7 +21,14 @@ from fedast.federation.nats.names import (
     inbox,
 )
 from fedast.federation.nats.server import NatsServer
-from fedast.federation.nats.setup import CONTROL, SERVER, Layout, client_name, initialise
+from fedast.federation.nats.setup import (
+    CONTROL,
+    SERVER,
+    Layout,
+    client_name,
+    initialise,
+    register_of,
+)
 from fedast.federation.transport import ClientTransport, ServerTransport
 
 BINARY = shutil.which("nats-server") or str(Path(sys.executable).with_name("nats-server"))
@@ -34,10 +41,24 @@ def free_port() -> int:
         return port
 
 
+def put_in_one_account(layout: Layout) -> None:
+    """Make a federation's folder as earlier versions made it."""
+    for config in layout.nats.rglob("nats.conf"):
+        text = config.read_text()
+        block = 'authorization {\n  include "users.conf"\n}\n'
+        config.write_text(text.replace('include "accounts.conf"\n', block))
+        config.with_name("accounts.conf").unlink()
+    with register_of(layout) as register:
+        register.issue([])
+
+
 class NatsBed:
     """A federation's NATS server, which can be killed and started again."""
 
-    def __init__(self, folder: Path, clients: int, patience: float = 1.0) -> None:
+    def __init__(
+        self, folder: Path, clients: int, patience: float = 1.0, *, separated: bool = True
+    ) -> None:
+        """``separated``: as it is set up now; else as by earlier versions, all in one account."""
         self.layout = Layout(folder / "federation")
         self.port = free_port()
         self._clients = clients
@@ -47,6 +68,8 @@ class NatsBed:
         initialise(
             self.layout, clients, hosts=("localhost", "127.0.0.1"), port=self.port, config=""
         )
+        if not separated:
+            put_in_one_account(self.layout)
 
     @property
     def url(self) -> str:

@@ -145,6 +145,10 @@ def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
     processes = processes_of(layout)
     if processes.alive():
         raise ConfigError("", f"{folder} is up already; fedast federation down {folder}")
+    if not layout.separated:
+        click.echo(f"{folder}: made by an earlier version; its clients share one account of NATS, "
+                   "where one of them could harm the others. Give each its own: "
+                   f"fedast federation upgrade {folder}", err=True)  # fmt: skip
     clients = layout.clients if local is None else layout.clients[:local]
     _log_to(str(layout.logs / "server.log"), verbose=True)
     fedast = [sys.executable, "-m", "fedast"]

@@ -62,6 +62,26 @@ def expel(folder: str, names: Sequence[str]) -> None:
     _reload(layout)
 
 
+def upgrade(folder: str) -> None:
+    layout = _with_register(folder)
+    if layout.separated:
+        click.echo(f"{folder}: every key has an account of its own already")
+        return
+    if "nats" in processes_of(layout).alive():
+        raise ConfigError("", f"{folder} is up; first fedast federation down {folder}")
+    try:
+        with register_of(layout) as register:
+            register.upgrade()
+    except ValueError as error:
+        raise ConfigError("", str(error)) from None
+    click.echo(f"{folder}: every key has an account of its own in NATS; the keys are the same")
+    if layout.nodes:
+        click.echo(f"Stop all nodes, delete their folders 'data', copy what has changed in "
+                   f"{layout.nats} to them, and start them again.")  # fmt: skip
+    else:
+        click.echo(f"Now: fedast federation up {folder}")
+
+
 def keys(folder: str, as_json: bool) -> None:
     layout = _with_register(folder)
     with register_of(layout) as register:

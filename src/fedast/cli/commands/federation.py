@@ -110,6 +110,16 @@ def expel(folder: str, names: tuple[str, ...]) -> None:
 
 @federation.command()
 @folder_argument()
+@reports_errors
+def upgrade(folder: str) -> None:
+    """Give every client of an older FOLDER an account of its own in NATS; keys stay valid."""
+    from fedast.cli import members
+
+    members.upgrade(folder)
+
+
+@federation.command()
+@folder_argument()
 @json_option("Print as JSON.")
 @reports_errors
 def keys(folder: str, as_json: bool) -> None:

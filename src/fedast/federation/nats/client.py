@@ -22,6 +22,7 @@ from fedast.federation.nats.names import (
     CONTROL_SUBJECT,
     MODELS,
     REQUESTS,
+    UPLOAD_HEADER,
     consumer,
     hello_subject,
     model_subject,
@@ -112,9 +113,11 @@ class NatsClient:
     async def upload(self, name: str, data: bytes) -> None:
         count = chunk_count(len(data), CHUNK)
         for number in range(count):
-            subject = upload_subject(self._client, f"{name}.{number}-{count}")
-            headers = {"Nats-Msg-Id": f"{self._client}.{name}.{number}"}
+            # No message id: NATS would keep one table of them for all clients, so that one could
+            # shadow another's upload. The server recognises what it gets twice.
+            headers = {UPLOAD_HEADER: f"{name}.{number}-{count}"}
             chunk = data[number * CHUNK : (number + 1) * CHUNK]
+            subject = upload_subject(self._client)
             publish = partial(self._js.publish, subject, chunk, headers=headers)
             await retry(publish, partial(self._trouble, "uploading"), on=TROUBLE)
 

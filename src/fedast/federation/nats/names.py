@@ -1,4 +1,4 @@
-"""Names in NATS: streams, subjects, consumers and inboxes, and what each client may use of them."""
+"""Names in NATS: streams, subjects, consumers and inboxes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from fedast.core.protocol import ClientId
 CHUNK = 4 * 2**20
 """The longest message, in bytes; anything longer travels in chunks."""
 CHUNKS_HEADER = "Fedast-Parts"
+UPLOAD_HEADER = "Fedast-Upload"
+"""The name of an upload, and which chunk of it this is."""
 REQUESTS, UPDATES, MODELS = "FEDAST_REQUESTS", "FEDAST_UPDATES", "FEDAST_MODELS"
 SERVING, SERVER_SUBJECT = "FEDAST_SERVER", "fedast.server"
 """Where the server writes down that it serves (``fence``)."""
@@ -18,12 +20,13 @@ def request_subject(client: ClientId, name: str) -> str:
     return f"fedast.request.{client}.{name}"
 
 
-def upload_subject(client: ClientId | str, rest: str) -> str:
-    return f"fedast.upload.{client}.{rest}"
+def upload_subject(client: ClientId | str) -> str:
+    """One for all uploads of a client, so that NATS can limit how many of them are waiting."""
+    return f"fedast.upload.{client}.chunk"
 
 
-def model_subject(name: str, chunk: int | str) -> str:
-    return f"fedast.model.{name}.{chunk}"
+def model_subject(name: str, chunk: int | str | None = None) -> str:
+    return f"fedast.model.{name}" + ("" if chunk is None else f".{chunk}")
 
 
 def hello_subject(client: ClientId | str) -> str:
@@ -36,17 +39,3 @@ def inbox(client: ClientId) -> str:
 
 def consumer(client: ClientId) -> str:
     return f"client-{client}"
-
-
-def client_permissions(client: ClientId) -> tuple[list[str], list[str]]:
-    """What a client may publish to and subscribe to."""
-    return (
-        [
-            upload_subject(client, ">"),
-            hello_subject(client),
-            f"$JS.API.CONSUMER.MSG.NEXT.{REQUESTS}.{consumer(client)}",
-            f"$JS.ACK.{REQUESTS}.{consumer(client)}.>",
-            f"$JS.API.DIRECT.GET.{MODELS}.fedast.model.>",
-        ],
-        [f"{inbox(client)}.>"],
-    )

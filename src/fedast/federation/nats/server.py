@@ -35,6 +35,7 @@ from nats.js.errors import APIError, ServiceUnavailableError
 
 from fedast.core.protocol import ClientId
 from fedast.federation.backoff import retry
+from fedast.federation.nats.accounts import MESSAGE
 from fedast.federation.nats.connection import TROUBLE, Connection, close
 from fedast.federation.nats.keeper import Keeper
 from fedast.federation.nats.names import (
@@ -71,13 +72,18 @@ _NO_ROOM = 10047  # ... for "insufficient storage resources available"
 _LEAST_ROOM = 64 * 2**20
 """Bytes for unacknowledged uploads. A client has one at a time; while the server is away they may
 pile up to two for each client, then clients wait. So nobody can fill the disk."""
+_LEAST_WAITING = 64
+"""Messages of one client that may wait to be read and committed. NATS refuses further ones, so that
+a client who floods has to go at the pace of our commits, and leaves room for others."""
+_NO_DUPLICATES = 0.1
+"""Seconds for which NATS remembers message ids; ours have none. It is the least that NATS allows:
+a client can choose ids of 60 kB, and NATS would keep them in memory for that long."""
+_MOST_REQUESTS, _REQUEST_ROOM, _LONGEST_REQUEST = 500_000, 256 * 2**20, 64 * 2**10
+_MOST_CHUNKS = 1_000_000
 _ELECTION, _SOON = 10.0, 2.0
 """Seconds that creating a consumer may take (after the loss of a node of a cluster, the others may
 first have to elect its leader), and for how long everything else waits for it."""
 _MOST_COMMANDS = 64
-_DUPLICATES = 120.0
-"""Seconds in which NATS recognises an upload that was sent twice because its confirmation was lost.
-One that comes again later is recognised by the server."""
 T = TypeVar("T")
 
 
@@ -161,43 +167,51 @@ class NatsServer:
     async def _prepare(self, limit: int) -> int:
         """Create the streams, and a consumer for every client, unless they exist; the room for
         uploads, in bytes."""
-        common: dict[str, Any] = {"storage": StorageType.FILE, "num_replicas": self._replicas}
+        waiting = max(_LEAST_WAITING, 2 * chunk_count(limit, CHUNK))
         await self._stream(
             name=REQUESTS, subjects=["fedast.request.>"], retention=RetentionPolicy.WORK_QUEUE,
             max_msgs_per_subject=1, discard_new_per_subject=True, discard=DiscardPolicy.NEW,
-            **common,
+            max_msgs=_MOST_REQUESTS, max_bytes=_REQUEST_ROOM, max_msg_size=_LONGEST_REQUEST,
         )  # fmt: skip
-        room = max(_LEAST_ROOM, 2 * len(self._clients) * limit)
+        # A model is kept while a request needs it, and a client rarely has more than two.
+        await self._stream_with_room(
+            max(_LEAST_ROOM, 4 * len(self._clients) * limit), what="models",
+            name=MODELS, subjects=["fedast.model.>"], allow_direct=True, max_msgs_per_subject=1,
+            discard=DiscardPolicy.NEW, max_msgs=_MOST_CHUNKS, max_msg_size=MESSAGE,
+        )  # fmt: skip
+        room = await self._stream_with_room(
+            max(_LEAST_ROOM, 2 * len(self._clients) * limit), what="uploads",
+            name=UPDATES, subjects=["fedast.upload.>"], discard=DiscardPolicy.NEW,
+            max_msgs_per_subject=waiting, discard_new_per_subject=True, max_msgs=_MOST_CHUNKS,
+            max_msg_size=MESSAGE, duplicate_window=_NO_DUPLICATES,
+        )  # fmt: skip
+        await self._stream(
+            name=SERVING, subjects=[SERVER_SUBJECT], max_msgs_per_subject=1, max_bytes=_LEAST_ROOM,
+            max_msg_size=_LONGEST_REQUEST,
+        )  # fmt: skip
+        for client in self._clients:
+            await self._add_consumer(client)
+        return room
+
+    async def _stream_with_room(self, room: int, what: str, **options: Any) -> int:
+        """Create a stream with as much of the room as NATS can reserve; how much that is."""
         while True:
             try:
-                await self._stream(
-                    name=UPDATES, subjects=["fedast.upload.>"], duplicate_window=_DUPLICATES,
-                    discard=DiscardPolicy.NEW, max_bytes=room, **common,
-                )  # fmt: skip
-                break
+                await self._stream(max_bytes=room, **options)
+                return room
             except APIError as error:
                 full = error.err_code == _NO_ROOM or "storage" in (error.description or "")
                 if not full:
                     raise
                 if room == _LEAST_ROOM:
                     raise TransportError(
-                        "NATS's disk is full: there is no room for uploads"
+                        f"NATS's disk is full: there is no room for {what}"
                     ) from error
-            log.warning("NATS cannot reserve %d MB for uploads; trying half of it", room >> 20)
+            log.warning("NATS cannot reserve %d MB for %s; trying half of it", room >> 20, what)
             room = max(_LEAST_ROOM, room // 2)
-        await self._stream(
-            name=MODELS, subjects=["fedast.model.>"], allow_direct=True, max_msgs_per_subject=1,
-            **common,
-        )  # fmt: skip
-        await self._stream(
-            name=SERVING, subjects=[SERVER_SUBJECT], max_msgs_per_subject=1, **common
-        )  # fmt: skip
-        for client in self._clients:
-            await self._add_consumer(client)
-        return room
 
     async def _stream(self, **options: Any) -> None:
-        config = StreamConfig(**options)
+        config = StreamConfig(storage=StorageType.FILE, num_replicas=self._replicas, **options)
         try:
             await self._js.add_stream(config)
         except APIError as error:

@@ -2,11 +2,13 @@
 
 An authority of the federation's own signs one certificate for the NATS server, one for the FedAST
 server, one for control commands, and one per client. NATS takes the name in a certificate as the
-user (``verify_and_map``), and each user has its own permissions. Nothing sends keys anywhere: they
-stay in the folders that they are made in until somebody copies them.
+user (``verify_and_map``), and each user has an account of its own (``accounts``). Nothing sends
+keys anywhere: they stay in the folders that they are made in until somebody copies them.
 
-The users are in one file, ``users.conf``, beside ``nats.conf``, by the subjects of their
-certificates. A new key has a new subject, so that the old one becomes invalid.
+The accounts are in one file, ``accounts.conf``, beside ``nats.conf``, with the subjects of their
+users' certificates. A new key has a new subject, so that the old one becomes invalid. (Earlier
+versions had all users in one account, with permissions, in ``users.conf``. Such a folder works as
+it did, until ``upgrade`` gives it accounts.)
 
 The nodes of a cluster trust one another completely, so a second authority signs the certificates
 that they use among themselves: a client's key is of no use there.
@@ -15,7 +17,7 @@ that they use among themselves: a client's key is of no use there.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,16 +26,18 @@ from typing import final
 from filelock import FileLock
 
 from fedast.core.protocol import ClientId
-from fedast.federation.keys import Authority, hosts_of, subject
-from fedast.federation.nats.names import (
-    CHUNK,
-    CONTROL_INBOX,
-    CONTROL_SUBJECT,
-    client_permissions,
-)
+from fedast.federation.keys import Authority, hosts_of
+from fedast.federation.nats.accounts import ACCOUNT, MESSAGE, accounts_config
+from fedast.federation.nats.accounts import CONTROL as CONTROL
+from fedast.federation.nats.accounts import SERVER as SERVER
+from fedast.federation.nats.one_account import users_config
 from fedast.records.files import write_atomically
 
-SERVER, CONTROL = "server", "control"
+ACCOUNTS_FILE = "accounts.conf"
+_OLD_INCLUDE = """authorization {
+  include "users.conf"
+}
+"""
 ROUTES = 6222
 """The port on which the nodes of a cluster talk to one another."""
 
@@ -73,6 +77,11 @@ class Layout:
     def nats_config(self) -> Path:
         """Of the NATS server, or of the first node."""
         return self.nats.joinpath(*self.nodes[:1], "nats.conf")
+
+    @property
+    def separated(self) -> bool:
+        """Every key has an account of its own; not so in a folder of an earlier version."""
+        return ACCOUNTS_FILE in self.nats_config.read_text()
 
     def credentials(self, name: str) -> Path:
         return self.root / ("clients" if name.startswith("client-") else "keys") / name
@@ -181,29 +190,37 @@ class Register:
                 routes = Authority(self._layout.authority / "routes", "routes")
                 routes.issue(folder / "routes", folder.name, [folder.name])
 
+    def upgrade(self) -> None:
+        """Give every key an account of its own, in a folder of an earlier version. NATS must be
+        down: what it has stored moves to the server's account."""
+        for folder in self._nodes():
+            config = folder / "nats.conf"
+            text = config.read_text()
+            if _OLD_INCLUDE not in text:
+                raise ValueError(
+                    f"{config}: was changed by hand; replace its block 'authorization' by "
+                    f"include '{ACCOUNTS_FILE}'"
+                )
+            write_atomically(config, text.replace(_OLD_INCLUDE, f'include "{ACCOUNTS_FILE}"\n'))
+            stored = folder / "data" / "jetstream"
+            if (stored / "$G").exists():
+                (stored / "$G").rename(stored / ACCOUNT)
+        self._write()
+        for folder in self._nodes():
+            (folder / "users.conf").unlink(missing_ok=True)
+
     def _nodes(self) -> list[Path]:
         return [self._layout.nats / node for node in self._layout.nodes] or [self._layout.nats]
 
     def _write(self) -> None:
         text = json.dumps({"numbers": self.numbers, "expelled": self.expelled}, indent=1)
         write_atomically(self._layout.register, text + "\n")
-        for folder in self._nodes():
-            write_atomically(folder / "users.conf", users_config(self.numbers))
-
-
-def users_config(numbers: Mapping[str, int]) -> str:
-    """The users of NATS, and what each may publish and subscribe to."""
-    users = []
-    for name, number in numbers.items():
-        if name == SERVER:
-            allowed = [">"], [">"]
-        elif name == CONTROL:
-            allowed = [CONTROL_SUBJECT], [f"{CONTROL_INBOX}.>"]
+        if self._layout.separated:
+            name, text = ACCOUNTS_FILE, accounts_config(self.numbers)
         else:
-            allowed = client_permissions(int(name.removeprefix("client-")))
-        users.append(_user(subject(name, number), *allowed))
-    head = "# The users; written by `fedast federation init`, `admit`, `renew` and `expel`.\n"
-    return f"{head}users: [\n{''.join(users)}]\n"
+            name, text = "users.conf", users_config(self.numbers)
+        for folder in self._nodes():
+            write_atomically(folder / name, text)
 
 
 def nats_config(*, port: int, name: str = "fedast") -> str:
@@ -220,9 +237,11 @@ def nats_config(*, port: int, name: str = "fedast") -> str:
 server_name: "{name}"
 host: "0.0.0.0"
 port: {port}
-max_payload: {CHUNK + 65536}
-max_pending: 256MB
+max_payload: {MESSAGE}
+max_pending: 64MB          # what a connection may leave unread
 write_deadline: "10s"
+ping_interval: "20s"       # a broken link counts among its key's connections for a minute
+ping_max: 2
 
 jetstream {{
   store_dir: "data"
@@ -233,9 +252,7 @@ jetstream {{
 
 {tls}
 
-authorization {{
-  include "users.conf"
-}}
+include "{ACCOUNTS_FILE}"
 """
 
 
@@ -263,14 +280,3 @@ cluster {{
 
 def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _user(whose: str, publish: Sequence[str], subscribe: Sequence[str]) -> str:
-    def listed(subjects: Sequence[str]) -> str:
-        return ", ".join(f'"{subject}"' for subject in subjects)
-
-    return f"""  {{ user: "{whose}", permissions: {{
-    publish: {{ allow: [{listed(publish)}] }}
-    subscribe: {{ allow: [{listed(subscribe)}] }}
-  }} }}
-"""

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import final
 
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
+from fedast.core.protocol import ClientId
 from fedast.federation.nats.connection import TROUBLE, Connection
-from fedast.federation.nats.names import CHUNK, UPDATES
+from fedast.federation.nats.names import CHUNK, UPDATES, UPLOAD_HEADER
 from fedast.federation.reassembly import ChunkReassembly
 from fedast.federation.transport import Uploaded
 
@@ -30,6 +32,12 @@ log = logging.getLogger("fedast.nats")
 _CONSUMER = "server"
 _PURGE_EVERY = 1.0
 _OFFSET, _PROCESS = "fedast-offset", "fedast-nats"
+_BATCH = 8
+"""Messages to fetch at once: together well below NATS's ``max_pending``."""
+_LONGEST = 200
+"""Characters of an upload's name."""
+_REMEMBERED = 64
+"""Names of each client's latest uploads, to recognise one that comes twice."""
 
 
 class _Disturbed(Exception):
@@ -59,6 +67,7 @@ class UploadStream:
         self._new_consumer_timeout = new_consumer_timeout
         # The stream is read from its start: the first chunks of an upload may be before ``after``.
         self._reassembly = ChunkReassembly(CHUNK, limit, after=after, room=room)
+        self._latest: dict[ClientId, deque[str]] = {}
         self._clock = asyncio.get_running_loop().time
         self._may_purge = may_purge
         self._removed = removed
@@ -135,7 +144,7 @@ class UploadStream:
             if self._clock() - self._purged_at > _PURGE_EVERY:
                 await self._purge()
             try:
-                messages = await subscription.fetch(32, timeout=2)
+                messages = await subscription.fetch(_BATCH, timeout=2)
             except TimeoutError:
                 state = (await self._js.stream_info(UPDATES)).state
                 if self._read is not None and state.first_seq > self._read + 1:
@@ -161,17 +170,16 @@ class UploadStream:
     def _take(self, sequence: int, message: Msg) -> Uploaded | None:
         """The whole upload, if this message was its last missing chunk."""
         data = message.data
-        try:
-            _, _, client_text, name, part_text = message.subject.split(".")
-            number, count = (int(text) for text in part_text.split("-"))
-            client = int(client_text)
-        except ValueError:
-            # No client of ours publishes to such a subject.
+        chunk = _chunk_of(message)
+        if chunk is None or chunk.name in self._latest.get(chunk.client, ()):
+            # No client of ours sends such a thing, or it was uploaded before.
             self._reassembly.pass_over(sequence, len(data))
             return None
-        whole = self._reassembly.take(sequence, (client, name), number, count, data, self._clock())
+        client, name = key = chunk.client, chunk.name
+        whole = self._reassembly.take(sequence, key, chunk.number, chunk.count, data, self._clock())
         if whole is None:
             return None
+        self._latest.setdefault(client, deque(maxlen=_REMEMBERED)).append(name)
         return Uploaded(sequence, client, name, whole[: self._limit], len(whole) > self._limit)
 
     async def acknowledge(self, sequence: int) -> None:
@@ -198,3 +206,24 @@ class UploadStream:
     def forget(self) -> None:
         """The stream may be another one now: nothing is purged until ``locate``."""
         self._process = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    client: ClientId
+    name: str
+    number: int
+    count: int
+
+
+def _chunk_of(message: Msg) -> _Chunk | None:
+    """What a message says it is; None: nothing that a client of ours would send."""
+    try:
+        _, _, client, rest = message.subject.split(".", 3)
+        # Clients of earlier versions have the name in the subject.
+        label = (message.headers or {}).get(UPLOAD_HEADER, rest)
+        name, part = label.split(".")
+        number, count = (int(text) for text in part.split("-"))
+        return _Chunk(int(client), name, number, count) if len(label) <= _LONGEST else None
+    except ValueError:
+        return None
