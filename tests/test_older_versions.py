@@ -33,6 +33,7 @@ from fedast.run.federate import Federation, LocalTraining
 from tests.federation.support import audit, events
 
 FIRST = Path(__file__).parent / "fixtures" / "v0.1.0"
+FEDERATIONS = (FIRST / "federation", FIRST.with_name("v0.2.0.dev0") / "federation")
 MEASURED = ("value", "loss")
 
 
@@ -57,18 +58,19 @@ def schedule(event: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in event.items() if key not in MEASURED}
 
 
-def test_a_federation_of_0_1_0_goes_on(tmp_path: Path) -> None:
-    folder = shutil.copytree(FIRST / "federation" / "run", tmp_path / "run")
-    source = FIRST / "federation" / "federation.toml"
+@pytest.mark.parametrize("left", FEDERATIONS, ids=lambda left: str(left.parent.name))
+def test_a_federation_of_an_older_version_goes_on(left: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(left / "run", tmp_path / "run")
+    source = left / "federation.toml"
     config = resolve(load(source), source.parent)
     before = (folder / "diary" / "diary.jsonl").read_bytes()
-    (state,) = (folder / "diary" / "state").glob("*.json")
+    state = max((folder / "diary" / "state").glob("*.json"))
     committed = json.loads(state.read_text())["time"]
     metrics = {task.name or task.use: "accuracy" for task in config.tasks}
     logged = [from_schema_1(e, metrics) for e in events(folder) if e["t"] < committed]
 
     async def body() -> Federation:
-        hub = hub_of(FIRST / "federation" / "transport.json.gz")
+        hub = hub_of(left / "transport.json.gz")
         agents = [
             Agent(
                 client, MemoryClient(hub, client), LocalTraining(config, client), software="test",
