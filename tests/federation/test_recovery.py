@@ -145,7 +145,7 @@ def test_entries_after_the_last_commit_are_cut_off(tmp_path: Path) -> None:
     start = next(past.starts)
     assert start.entries == [Entry(0.0, UploadIgnored(7), (0.5,))]
     assert (past.steps, past.time, past.went_back) == (1, 1.0, False)
-    again.continue_after(past, start)
+    again.continue_after(past, start, print)
     again.close()
     assert (tmp_path / "diary" / "diary.jsonl").read_text().count("\n") == 1
 

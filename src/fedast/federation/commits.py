@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import final
 
 from safetensors import SafetensorError
@@ -98,6 +99,13 @@ class Committer:
         await self._acknowledge()
         while self._retired:
             await self._transport.retire(self._retired.pop())
+
+    async def commit_at_last(self, stopping: Callable[[], bool]) -> None:
+        """Commit, however long it takes until the disk takes it, unless the server stops."""
+        await self.commit(force=True)
+        while self._wal.dirty and not stopping():
+            await asyncio.sleep(_RETRY_AFTER)
+            await self.commit(force=True)
 
     def _freeze(self) -> tuple[bytes, Mark] | None:
         """A snapshot and how far the records are; None if there cannot be one."""

@@ -45,7 +45,7 @@ class Recovery:
             log.warning("the write-ahead log is of fedast %s, this is %s", writer, __version__)
         start = self._replay_one(past, writer)
         self.recording.take()  # it is in the log already
-        self.wal.continue_after(past, start)
+        self.wal.continue_after(past, start, log.warning)
         log.info(
             "continuing at %.1f s: %d events, %d of them replayed, %d requests open",
             past.time, past.steps, len(start.entries), len(self.state.driver.open),

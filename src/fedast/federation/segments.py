@@ -134,6 +134,21 @@ class Segments:
             return entry
         return None
 
+    def damage(self) -> str | None:
+        """What is damaged, if anything is, whether it is needed or not. (Entries of older versions
+        have no checksums.)"""
+        for segment in self._segments():
+            number, checked = segment.start, False
+            try:
+                with _opened(segment) as file:
+                    for number, line in enumerate(file, segment.start + 1):
+                        checked = checked or sealed(line)
+                        if checked and not segment.compressed:
+                            unseal(line, number)
+            except (BadEntry, EOFError, OSError, zlib.error) as error:
+                return f"{segment.path}, line {number - segment.start}: {error}"
+        return None
+
     def _segments(self) -> list[_Segment]:
         found: dict[int, _Segment] = {}
         for path in sorted(self._folder.glob("diary*")):  # the compressed one of a pair comes last
@@ -149,6 +164,12 @@ class Segments:
     def size(self) -> int:
         """Bytes on disk, compressed or not."""
         return sum(segment.path.stat().st_size for segment in self._segments())
+
+    def tidy(self) -> None:
+        """Finish a compression that a crash interrupted before its end."""
+        for segment in self._segments():
+            if segment.compressed:
+                segment.path.with_suffix("").unlink(missing_ok=True)
 
     def begin(self) -> None:
         """A new log; one that is there is of no use to anybody."""

@@ -256,7 +256,9 @@ class FederationServer:
         if effects and entry.sequence is None:
             # An upload is read again after a crash, and leads to the same decisions. Other events
             # do not happen again by themselves: they must be durable before anybody is told.
-            await self._committer.commit(force=True)
+            await self._committer.commit_at_last(lambda: self._stopping)
+            if self._wal.dirty:
+                return  # told to stop while the disk is full
         for effect in effects:
             await self._carry_out(effect)
         self._metrics.update(self.state.pool)

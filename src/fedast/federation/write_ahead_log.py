@@ -43,8 +43,10 @@ from fedast.version import __version__
 
 FOLDER, ENTRIES, STATE = "diary", FIRST, "state"
 """Names on disk, as version 0.1.0 chose them."""
+_SNAPSHOT_ENTRIES = 5_000
+"""After so many entries the next one is made earlier."""
 _SNAPSHOT_SHARE = 0.02
-"""Of the time that snapshots may take."""
+"""Of the time, that snapshots may take."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ class WriteAheadLog:
         self._segments = Segments(folder)
         self._snapshots = Snapshots(folder / STATE, self.secret)
         self._snapshot_every = snapshot_every
-        self._next_snapshot = 0.0
+        self._snapshot_at = 0
+        self._next_snapshot = self._rest_until = 0.0
         self._uncommitted: list[Entry] = []
         self._answers: tuple[float, ...] = ()
         self._configured: Configured | None = None
@@ -150,6 +153,7 @@ class WriteAheadLog:
         if not committed:
             self._segments.begin()  # killed before its first commit: nobody depends on it
             return None
+        self._segments.tidy()
         problems: list[str] = []
         for found in intact(self._folder / STATE, problems.append):
             starts = self._starts(found.steps, problems)
@@ -203,9 +207,16 @@ class WriteAheadLog:
         found = list(self._segments.read(after, steps, begin))
         return Start(snapshot, [entry for entry, _ in found], found[-1][1] if found else begin)
 
-    def continue_after(self, past: Past, start: Start) -> None:
+    def continue_after(self, past: Past, start: Start, say: Callable[[str], None]) -> None:
         """Append after what was replayed; later entries are cut off."""
         self._segments.continue_at(past.steps, start.end)
+        damage = self._segments.damage()
+        if damage is not None:
+            say(
+                f"the write-ahead log is damaged ({damage}); a snapshot has what happened until "
+                "then, so nothing more is lost. Restore that file from a backup if you can: "
+                "another version of fedast would need it"
+            )
         self._snapshots.discard_after(past.steps)
         set_aside_after(self._folder / STATE, past.steps)
         self.count = past.steps
@@ -257,14 +268,17 @@ class WriteAheadLog:
 
     def _snapshot(self, freeze: Callable[[], tuple[bytes, Mark] | None]) -> None:
         began = time.monotonic()
-        if began < self._next_snapshot:
+        late = began >= self._next_snapshot or self.count - self._snapshot_at >= _SNAPSHOT_ENTRIES
+        if not late or began < self._rest_until:
             return
         made = freeze()
         if made is not None:
             payload, events = made
             self._snapshots.save(Snapshot(self.count, self._segments.end, events, payload))
         took = time.monotonic() - began
-        self._next_snapshot = began + max(self._snapshot_every, took / _SNAPSHOT_SHARE)
+        self._snapshot_at = self.count
+        self._next_snapshot = began + self._snapshot_every
+        self._rest_until = began + took / _SNAPSHOT_SHARE
 
     def close(self) -> None:
         self._segments.close()
