@@ -10,16 +10,21 @@ import json
 import shutil
 import tomllib
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 import fedast
+from fedast.algorithms.fedast import FedASTDynamic
 from fedast.cli.main import cli
 from fedast.config.load import load
 from fedast.config.resolve import resolve
+from fedast.config.schema import RunConfig, Simulation, TaskConfig
 from fedast.federation.agent import Agent
 from fedast.federation.memory import Hub, MemoryClient, MemoryServer
 from fedast.federation.transport import Uploaded
@@ -33,6 +38,7 @@ from fedast.run.federate import Federation, LocalTraining
 from tests.federation.support import audit, events
 
 FIRST = Path(__file__).parent / "fixtures" / "v0.1.0"
+FEDERATIONS = (FIRST / "federation", FIRST.with_name("v0.2.0.dev0") / "federation")
 MEASURED = ("value", "loss")
 
 
@@ -57,18 +63,19 @@ def schedule(event: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in event.items() if key not in MEASURED}
 
 
-def test_a_federation_of_0_1_0_goes_on(tmp_path: Path) -> None:
-    folder = shutil.copytree(FIRST / "federation" / "run", tmp_path / "run")
-    source = FIRST / "federation" / "federation.toml"
+@pytest.mark.parametrize("left", FEDERATIONS, ids=lambda left: str(left.parent.name))
+def test_a_federation_of_an_older_version_goes_on(left: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(left / "run", tmp_path / "run")
+    source = left / "federation.toml"
     config = resolve(load(source), source.parent)
     before = (folder / "diary" / "diary.jsonl").read_bytes()
-    (state,) = (folder / "diary" / "state").glob("*.json")
+    state = max((folder / "diary" / "state").glob("*.json"))
     committed = json.loads(state.read_text())["time"]
     metrics = {task.name or task.use: "accuracy" for task in config.tasks}
     logged = [from_schema_1(e, metrics) for e in events(folder) if e["t"] < committed]
 
     async def body() -> Federation:
-        hub = hub_of(FIRST / "federation" / "transport.json.gz")
+        hub = hub_of(left / "transport.json.gz")
         agents = [
             Agent(
                 client, MemoryClient(hub, client), LocalTraining(config, client), software="test",
@@ -97,6 +104,34 @@ def test_a_federation_of_0_1_0_goes_on(tmp_path: Path) -> None:
     assert counts["drop lost"] == 0, "models and requests of the time before are still there"
     result = json.loads((folder / "result.json").read_text())
     assert [task["rounds"] for task in result["tasks"].values()] == [30, 30]
+
+
+@pytest.fixture
+def new_key(request: pytest.FixtureRequest) -> Iterator[None]:
+    """This version has a key, with a default, that no older one knows."""
+    section: type[BaseModel] = request.param
+    section.model_fields["novelty"] = FieldInfo(annotation=float, default=0.5)
+    rebuilt = (section, RunConfig)
+    for model in rebuilt:
+        model.model_rebuild(force=True)
+    yield
+    del section.model_fields["novelty"]
+    for model in rebuilt:
+        model.model_rebuild(force=True)
+
+
+@pytest.mark.parametrize("left", FEDERATIONS, ids=lambda left: str(left.parent.name))
+@pytest.mark.parametrize("new_key", [FedASTDynamic, Simulation, TaskConfig], indirect=True)
+def test_a_new_key_with_a_default_is_not_another_configuration(
+    left: Path, new_key: None, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(left / "run", tmp_path / "run")
+    config = resolve(load(left / "federation.toml"), left)
+    assert "novelty" in json.dumps(config.model_dump(mode="json"))
+    federation = Federation(config, MemoryServer(Hub()), folder)
+    federation.server.stop()
+    asyncio.run(federation.run())
+    assert federation.run_metrics.replayed >= 30
 
 
 def hub_of(file: Path) -> Hub:

@@ -31,6 +31,7 @@ TRANSLATIONS = {
     "src/fedast/deprecated.py",
     "src/fedast/aggregation/settings.py",  # ServerSide(step=, combining=)
     "src/fedast/federation/write_ahead_log.py",  # the folder on disk is still called diary/
+    "src/fedast/federation/segments.py",  # ... and so are the files in it
     "docs/configuration.md",  # the table of earlier names
 }
 """Where old names are read, or said to be old."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,14 @@ import torch
 
 from fedast.config.schema import RunConfig
 from fedast.federation.agent import Agent
-from fedast.federation.log_events import ClientJoined, Entry, UploadIgnored
+from fedast.federation.log_codec import decode, encode, seal, unseal
+from fedast.federation.log_events import (
+    ClientJoined,
+    Configured,
+    Entry,
+    UpdateReceived,
+    UploadIgnored,
+)
 from fedast.federation.memory import Hub, MemoryServer
 from fedast.federation.write_ahead_log import WriteAheadLog
 from fedast.learner.checkpoints import newest, save
@@ -114,7 +121,7 @@ def test_a_state_that_cannot_be_read_is_not_thrown_away(tmp_path: Path) -> None:
     wal = WriteAheadLog(tmp_path / "diary")
     assert wal.open(print) is None
     wal.append(Entry(0.0, ClientJoined(1)))
-    wal.commit(1.0, {"a": torch.zeros(3)}, [])
+    wal.commit(1.0, {"a": torch.zeros(3)})
     wal.close()
     for file in (tmp_path / "diary" / "state").glob("*.safetensors"):
         file.write_bytes(b"damaged")
@@ -126,18 +133,20 @@ def test_a_state_that_cannot_be_read_is_not_thrown_away(tmp_path: Path) -> None:
 def test_entries_after_the_last_commit_are_cut_off(tmp_path: Path) -> None:
     wal = WriteAheadLog(tmp_path / "diary")
     wal.open(print)
-    wal.append(Entry(0.0, UploadIgnored(7)))
-    wal.commit(1.0, {"a": torch.ones(3)}, [0.5])
+    wal.append(Entry(0.0, UploadIgnored(7), (0.5,)))
+    wal.commit(1.0, {"a": torch.ones(3)})
     assert not wal.dirty
     wal.close()
     with (tmp_path / "diary" / "diary.jsonl").open("a") as file:
         file.write('{"e":"half writt')
     again = WriteAheadLog(tmp_path / "diary")
     past = again.open(print)
-    again.close()
     assert past is not None
-    assert past.entries == [Entry(0.0, UploadIgnored(7))]
-    assert (past.sequence, past.time, past.answers) == (7, 1.0, (0.5,))
+    start = next(past.starts)
+    assert start.entries == [Entry(0.0, UploadIgnored(7), (0.5,))]
+    assert (past.steps, past.time, past.went_back) == (1, 1.0, False)
+    again.continue_after(past, start, print)
+    again.close()
     assert (tmp_path / "diary" / "diary.jsonl").read_text().count("\n") == 1
 
 
@@ -171,26 +180,45 @@ def change_state(folder: Path, **changes: Any) -> None:
     save(state, replace(found, **changes))
 
 
+def forget_snapshots(folder: Path) -> None:
+    for file in (folder / "diary" / "state").glob("*.state"):
+        file.unlink()
+
+
+def rewrite(folder: Path, change: Callable[[list[Entry]], None]) -> None:
+    """Another log, as if it had been written so."""
+    path = folder / "diary" / "diary.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    entries = [decode(unseal(line, number)) for number, line in enumerate(lines, 1)]
+    change(entries)
+    path.write_bytes(
+        b"".join(seal(encode(entry).encode(), n) for n, entry in enumerate(entries, 1))
+    )
+
+
 def test_a_log_that_asks_for_other_answers_is_refused(tmp_path: Path) -> None:
     config, folder = begun(tmp_path)
+    forget_snapshots(folder)
+    path = folder / "diary" / "diary.jsonl"
+    before = path.read_bytes()
     found = newest(folder / "diary" / "state", lambda text: None)
     assert found is not None
-    assert found.answers
-    for answers in (found.answers[:-1], (*found.answers, 0.5)):
-        change_state(folder, answers=answers, schedule=None)
-        assert "data plane" in refused(config, folder)
-    change_state(folder, answers=found.answers, schedule="0" * 32, fedast="9.9")
+    change_state(folder, answers=(0.5,), chain=None)
+    assert "data plane fewer questions" in refused(config, folder)
+    change_state(folder, answers=(), chain=None)
+
+    def one_less(entries: list[Entry]) -> None:
+        place = max(n for n, entry in enumerate(entries) if entry.answers)
+        entries[place] = replace(entries[place], answers=entries[place].answers[:-1])
+
+    rewrite(folder, one_less)
+    assert "data plane more questions" in refused(config, folder)
+    path.write_bytes(before)
+    change_state(folder, chain="0" * 32, fedast="9.9")
     line = refused(config, folder)
     assert "other requests are sent" in line
     assert "fedast 9.9" in line
-    path = folder / "diary" / "diary.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    place = next(i for i, text in enumerate(lines) if '"e":"arrive"' in text)
-    change_state(folder, schedule=found.schedule)
-    spoilt = lines[place].replace('"r":', '"s":')
-    path.write_text("".join((*lines[:place], spoilt, *lines[place + 1 :])))
-    assert re.search(rf"line {place + 1}: .*KeyError", refused(config, folder))
-    path.write_text("".join(lines))
+    change_state(folder, chain=found.chain, fedast=found.fedast)
     federation = Federation(config, MemoryServer(Hub()), folder)
     federation.server.stop()
     asyncio.run(federation.run())
@@ -200,13 +228,16 @@ def test_a_log_that_asks_for_other_answers_is_refused(tmp_path: Path) -> None:
 def test_a_log_of_other_requests_is_refused(tmp_path: Path) -> None:
     """As one of version 0.1.0 is, where an algorithm sends its requests otherwise now."""
     config, folder = begun(tmp_path)
-    path = folder / "diary" / "diary.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    place = next(i for i, text in enumerate(lines) if '"e":"arrive"' in text)
-    never = re.sub(r'"r":\d+', '"r":99999', lines[place])
-    assert never != lines[place]
-    path.write_text("".join((*lines[:place], never, *lines[place + 1 :])))
-    change_state(folder, schedule=None, fedast=None)
+    forget_snapshots(folder)
+
+    def never_sent(entries: list[Entry]) -> None:
+        place = next(n for n, e in enumerate(entries) if isinstance(e.event, UpdateReceived))
+        event = entries[place].event
+        assert isinstance(event, UpdateReceived)
+        entries[place] = replace(entries[place], event=replace(event, request=99999))
+
+    rewrite(folder, never_sent)
+    change_state(folder, chain=None, fedast=None)
     line = refused(config, folder)
     assert "99999 was never sent" in line
     assert "serve it with fedast 0.1.0" in line
@@ -215,15 +246,22 @@ def test_a_log_of_other_requests_is_refused(tmp_path: Path) -> None:
 def test_a_configuration_that_another_version_wrote_otherwise_is_taken_up(tmp_path: Path) -> None:
     """It had another hash for it, and did not know a key that has its default here."""
     config, folder = begun(tmp_path)
-    path = folder / "diary" / "diary.jsonl"
-    first, *rest = path.read_text().splitlines(keepends=True)
-    entry = json.loads(first) | {"digest": "0" * 64}
-    del entry["config"]["simulation"]["loss_rate"]
-    path.write_text("".join((json.dumps(entry) + "\n", *rest)))
-    Federation(config, MemoryServer(Hub()), folder).close()
-    del entry["config"]  # as version 0.1.0
-    path.write_text("".join((json.dumps(entry) + "\n", *rest)))
-    Federation(config, MemoryServer(Hub()), folder).close()
+
+    def older(entries: list[Entry]) -> None:
+        kept = entries[0].event
+        assert isinstance(kept, Configured)
+        assert kept.config is not None
+        table = json.loads(json.dumps(kept.config))
+        del table["simulation"]["loss_rate"]
+        entries[0] = Entry(0.0, Configured("0" * 64, table))
+
+    def of_0_1_0(entries: list[Entry]) -> None:
+        entries[0] = Entry(0.0, Configured("0" * 64))
+
+    change_state(folder, config=None)
+    for change in (older, of_0_1_0):
+        rewrite(folder, change)
+        Federation(config, MemoryServer(Hub()), folder).close()
     other = config.model_copy(update={"seed": 5})
     with pytest.raises(UnusableFolder, match=r"another than when .* \(seed is 5, was 1\)"):
         Federation(other, MemoryServer(Hub()), folder)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias, final
 
@@ -57,34 +57,57 @@ class Cache:
         parameters, device = len(initial), initial.device
         need = settings.memory(clients, parameters)
         self.place = _find_place(settings.place, need, device)
-        dtype = torch.float32 if settings.precision == "single" else torch.bfloat16
-        if self.place == "disk":
-            self._rows = _on_disk(clients * parameters, dtype).view(clients, parameters)
-        else:
-            where = device if self.place == "device" else torch.device("cpu")
-            self._rows = torch.zeros(clients, parameters, dtype=dtype, device=where)
+        self._dtype = torch.float32 if settings.precision == "single" else torch.bfloat16
+        self._device = device if self.place == "device" else torch.device("cpu")
         self.mean = torch.zeros_like(initial)
+        self._rows = self._zeros(clients, parameters)
+        self._first = clients
+        """Those of the beginning have the row of their own number."""
+        self._late: dict[ClientId, int] = {}
+        """The rows of clients that were admitted later."""
+
+    def _zeros(self, rows: int, parameters: int) -> torch.Tensor:
+        if self.place == "disk":
+            return _on_disk(rows * parameters, self._dtype).view(rows, parameters)
+        return torch.zeros(rows, parameters, dtype=self._dtype, device=self._device)
 
     def latest(self, clients: Sequence[ClientId]) -> torch.Tensor:
-        index = torch.tensor(clients, device=self._rows.device)
-        return self._rows[index].to(self.mean)
+        self._admit(clients)
+        rows = [client if client < self._first else self._late[client] for client in clients]
+        return self._rows[torch.tensor(rows, device=self._rows.device)].to(self.mean)
 
     def remember(self, clients: Sequence[ClientId], updates: torch.Tensor) -> None:
         """Of a client that is there twice, the later update."""
         last = {client: place for place, client in enumerate(clients)}
-        index = torch.tensor(list(last), device=self._rows.device)
         before = self.latest(list(last))
+        rows = [client if client < self._first else self._late[client] for client in last]
         new = updates[list(last.values())].to(self._rows.device, self._rows.dtype)
-        self._rows[index] = new
+        self._rows[torch.tensor(rows, device=self._rows.device)] = new
         change = new.to(self.mean) - before  # as it was rounded
         self.mean = self.mean + change.sum(dim=0) / len(self._rows)
 
+    def _admit(self, clients: Iterable[ClientId]) -> None:
+        """Rows of zeros for clients that are new; the mean is over one more for each."""
+        count = len(self._rows)
+        for client in clients:
+            if client >= self._first and client not in self._late:
+                self._late[client] = self._first + len(self._late)
+        wanted = self._first + len(self._late)
+        if wanted > count:
+            rows = self._zeros(wanted, self._rows.shape[1])
+            rows[:count] = self._rows
+            self._rows = rows
+            self.mean = self.mean * (count / wanted)
+
     def state(self) -> dict[str, torch.Tensor]:
-        return {"rows": self._rows, "mean": self.mean}
+        state = {"rows": self._rows, "mean": self.mean}
+        return state | {"late": torch.tensor(list(self._late))} if self._late else state
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
         # (Older checkpoints have running statistics behind the parameters.)
         parameters = len(self.mean)
+        if "late" in state:
+            self._admit(state["late"].tolist())
         self._rows.copy_(state["rows"][:, :parameters])
         self.mean = state["mean"][:parameters].to(self.mean)
 

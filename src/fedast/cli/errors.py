@@ -23,6 +23,7 @@ def reports_errors(command: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        from fedast.federation.faults import ServerFault
         from fedast.federation.transport import TransportError
         from fedast.parts.errors import ConfigError
         from fedast.records.run import UnusableFolder
@@ -34,7 +35,7 @@ def reports_errors(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(*args, **kwargs)
         except (ConfigError, BadTask, BadInputFile, DataError, UnusableFolder) as error:
             fail(str(error))
-        except TransportError as error:
+        except (TransportError, ServerFault) as error:
             fail(str(error), status=1)
         except ModuleNotFoundError as error:
             if error.name not in ("nats", "cryptography", "prometheus_client"):

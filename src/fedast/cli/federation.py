@@ -302,7 +302,7 @@ def serve(
     log_file: str | None = None,
     clients: Sequence[int] | None = None,
 ) -> None:
-    from fedast.run.serve import endpoint_of
+    from fedast.run.serve import endpoint_of, said_in
     from fedast.run.serve import serve as run_server
 
     console = Console(highlight=False)
@@ -322,7 +322,15 @@ def serve(
     watch = () if view is None else (view.watch,)
     with view if isinstance(view, LiveView) else nullcontext():
         result, finished = asyncio.run(
-            run_server(config, endpoint, known, Path(out), watch=watch, started=_stop_on_signal)
+            run_server(
+                config,
+                endpoint,
+                known,
+                Path(out),
+                said=said_in(Path(path)),
+                watch=watch,
+                started=_stop_on_signal,
+            )
         )
     console.print(result_table(result, title, "seconds"))
     if not finished:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,18 @@ def _checksum(field: str) -> str:
     return "sha256" if field == "file" else f"{field}_sha256"
 
 
+def said(config: RunConfig) -> dict[str, Any]:
+    """What a configuration says itself, before it is resolved."""
+    return config.model_dump(mode="json", exclude=_ELSEWHERE, exclude_unset=True)
+
+
+def said_otherwise(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Where what is said now is not what was said before; the way it is computed may change."""
+    with suppress(ConfigError):  # it may say something that there is not any more
+        before = said(parse(before))  # under today's names
+    return [text for text in _compare(before, now, "") if not text.startswith("compute")]
+
+
 def differences(kept: Mapping[str, Any], config: RunConfig, folder: Path) -> list[str]:
     """Where ``config`` is not what ``describe`` gave earlier, key by key.
 
@@ -75,23 +88,31 @@ def differences(kept: Mapping[str, Any], config: RunConfig, folder: Path) -> lis
     return list(_compare(_reread(kept, config, folder), mine, ""))
 
 
-def _reread(kept: Mapping[str, Any], config: RunConfig, folder: Path) -> Mapping[str, Any]:
+def as_begun(kept: Mapping[str, Any], config: RunConfig, folder: Path) -> RunConfig:
+    """The configuration of which ``describe`` gave this; what a run does not follow from is as in
+    ``config``. ``ConfigError`` or ``OSError`` if it is no configuration of today."""
     table = json.loads(json.dumps(kept))
-    sums = {}
     for section in _FILES:
         options = table.get("simulation", {}).get(section, {})
         for key in [key for key in options if key.endswith("sha256")]:
-            sums[section, key] = options.pop(key)
+            del options[key]
     for section, field, path in input_files(config):  # contents are compared by their checksums
         options = table.get("simulation", {}).get(section, {})
         if field in options:
             options[field] = str(path)
+    begun = resolve(parse({**table, "path": config.path}), folder)
+    return begun.model_copy(update={key: getattr(config, key) for key in _ELSEWHERE})
+
+
+def _reread(kept: Mapping[str, Any], config: RunConfig, folder: Path) -> Mapping[str, Any]:
     try:
-        theirs = describe(resolve(parse({**table, "path": config.path}), folder))
+        theirs = describe(as_begun(kept, config, folder))
     except (ConfigError, OSError):
         return kept  # what it names is not there any more, or is no configuration of today
-    for (section, key), checksum in sums.items():
-        theirs["simulation"][section][key] = checksum
+    for section in _FILES:
+        options = kept.get("simulation", {}).get(section, {})
+        sums = {key: value for key, value in options.items() if key.endswith("sha256")}
+        theirs["simulation"][section].update(sums)
     return theirs
 
 

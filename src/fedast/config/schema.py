@@ -182,6 +182,9 @@ class FederationConfig(Section):
     """A request that nobody works on is handed out again after so long."""
     commit_every: float = Field(1.0, ge=0)
     """Between commits of the server's write-ahead log."""
+    snapshot_every: float = Field(10.0, ge=0)
+    """Between snapshots of the server's state, from which a restart goes on; more if they take long
+    to make."""
     norm_bound: float | None = Field(None, gt=0)
     """Updates with a larger norm are invalid."""
     half_uploads: bool = False

@@ -9,16 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import final
 
+from safetensors import SafetensorError
+
+from fedast.federation.event_file import EventFile
+from fedast.federation.faults import ServerFault
 from fedast.federation.log_events import ModelRetired
 from fedast.federation.metrics import ServerMetrics
 from fedast.federation.recorder import Recorder
+from fedast.federation.snapshots import ControlPlane, Mark, Unusable
 from fedast.federation.state import ServerLearner, ServerState
 from fedast.federation.transport import ServerTransport
 from fedast.federation.write_ahead_log import WriteAheadLog
-from fedast.learner.replay import RecordingLearner
-from fedast.records.schedule import Schedule
+from fedast.records.schedule import ScheduleChain
 
 log = logging.getLogger("fedast.server")
 _RETRY_AFTER = 2.0
@@ -32,8 +37,9 @@ class Committer:
         wal: WriteAheadLog,
         state: ServerState,
         learner: ServerLearner,
-        recording: RecordingLearner,
-        schedule: Schedule,
+        plane: ControlPlane,
+        decisions: ScheduleChain,
+        events: EventFile,
         transport: ServerTransport,
         recorder: Recorder,
         metrics: ServerMetrics,
@@ -43,8 +49,9 @@ class Committer:
         self._wal = wal
         self._state = state
         self._learner = learner
-        self._recording = recording
-        self._schedule = schedule
+        self._plane: ControlPlane | None = plane
+        self._decisions = decisions
+        self._events = events
         self._transport = transport
         self._recorder = recorder
         self._metrics = metrics
@@ -73,10 +80,10 @@ class Committer:
                 self._wal.commit,
                 self._recorder.now,
                 self._learner.state(),
-                self._recording.answers,
-                self._schedule.digest(),
+                self._decisions.digest,
+                self._freeze,
             )
-        except Exception as error:  # mostly a full disk; safetensors has errors of its own
+        except (OSError, SafetensorError) as error:  # mostly a full disk
             log.error(
                 "the write-ahead log cannot be committed (%s); trying again in %g s",
                 error, _RETRY_AFTER,
@@ -84,11 +91,33 @@ class Committer:
             self._metrics.commit_failures.inc()
             self._retry_at = self._recorder.now + _RETRY_AFTER
             return
+        except Exception as error:
+            raise ServerFault("committing the write-ahead log", error) from error
+        self._events.committed()
         self._committed = self._recorder.now
         self._metrics.commits.observe(time.perf_counter() - began)
         await self._acknowledge()
         while self._retired:
             await self._transport.retire(self._retired.pop())
+
+    async def commit_at_last(self, stopping: Callable[[], bool]) -> None:
+        """Commit, however long it takes until the disk takes it, unless the server stops."""
+        await self.commit(force=True)
+        while self._wal.dirty and not stopping():
+            await asyncio.sleep(_RETRY_AFTER)
+            await self.commit(force=True)
+
+    def _freeze(self) -> tuple[bytes, Mark] | None:
+        """A snapshot and how far the records are; None if there cannot be one."""
+        events = self._events.mark()
+        if self._plane is None or events is None:
+            return None
+        try:
+            return self._plane.freeze(), events
+        except Unusable as problem:
+            log.info("no snapshots (%s): a restart replays the whole log", problem)
+            self._plane = None
+            return None
 
     async def _acknowledge(self) -> None:
         if self._state.sequence > self._acknowledged:

@@ -19,7 +19,9 @@ class Configured:
 
     digest: str
     config: Mapping[str, Any] | None = None
-    """Version 0.1.0 recorded only the digest."""
+    """Everything, with what was not said filled in. Version 0.1.0 recorded only the digest."""
+    said: Mapping[str, Any] | None = None
+    """What the configuration file says, if there is one; recorded since 0.2.0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,9 @@ class Entry:
 
     time: float
     event: LogEvent
+    answers: tuple[float, ...] = ()
+    """What the data plane answered when the event was applied (evaluations, variances). Older
+    versions kept these beside the log."""
 
     @property
     def sequence(self) -> int | None:

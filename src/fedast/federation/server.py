@@ -19,16 +19,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never, final
 
-from fedast.core.protocol import ClientId, IllegalEvent, StopReason, TaskName, TaskSpec
+from fedast.core.protocol import ClientId, StopReason, TaskName, TaskSpec
 from fedast.federation import wire
 from fedast.federation.commits import Committer
 from fedast.federation.control import ControlCommands
 from fedast.federation.driver import Ask, Driver, Effect, LivePool, Send, Withdraw
 from fedast.federation.evaluation import FederatedEvaluation
 from fedast.federation.evaluator import Evaluator
+from fedast.federation.event_file import EventFile
+from fedast.federation.faults import ServerFault
 from fedast.federation.leases import Leases
 from fedast.federation.log_events import (
     ClientJoined,
@@ -44,7 +46,9 @@ from fedast.federation.membership import Membership
 from fedast.federation.metrics import ServerMetrics
 from fedast.federation.model_store import ModelStore
 from fedast.federation.publishing import Publisher
+from fedast.federation.recovery import Recovery
 from fedast.federation.resending import Resending
+from fedast.federation.snapshots import ControlPlane
 from fedast.federation.state import ServerLearner, ServerState
 from fedast.federation.transport import (
     ControlCommand,
@@ -56,15 +60,22 @@ from fedast.federation.transport import (
     Uploaded,
 )
 from fedast.federation.uploads import Uploads
-from fedast.federation.write_ahead_log import WriteAheadLog, remedy
-from fedast.learner.replay import RecordingLearner, ReplayFailed
-from fedast.records.run import UnusableFolder
-from fedast.records.schedule import Schedule
+from fedast.federation.write_ahead_log import WriteAheadLog
+from fedast.learner.replay import RecordingLearner
+from fedast.records.schedule import Schedule, ScheduleChain
 from fedast.training.trainer import Update
-from fedast.version import __version__
 
 log = logging.getLogger("fedast.server")
 _TICK = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A task ends at this time, for this reason."""
+
+    time: float
+    task: TaskName
+    reason: StopReason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +99,8 @@ class Options:
     """Clients that evaluate a model in a federated evaluation."""
     strikes: int = 3
     """Invalid uploads after which a client is quarantined."""
-    max_time: float | None = None
-    """After which every task ends."""
+    deadlines: tuple[Deadline, ...] = ()
+    """When tasks end, whatever they have reached, in order."""
 
 
 @final
@@ -110,18 +121,24 @@ class FederationServer:
         seed: int,
         configured: Configured,
         schedule: Schedule,
+        decisions: ScheduleChain,
+        kept: Mapping[str, object],
+        outside: Mapping[str, object],
+        events: EventFile,
+        replay_all: bool,
         options: Options,
         metrics: ServerMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``later``: tasks that can be added; ``tasks``: all of them, in a fixed order.
-        ``configured`` starts a new log; ``schedule`` observes the driver."""
+        ``configured`` starts a new log; ``schedule`` and ``decisions`` observe the driver.
+        ``kept`` and ``outside``: what a snapshot has to hold beside the server's own state, and
+        what it refers to. ``replay_all``: never start from a snapshot if the log is whole."""
         self._recording = recording
         self._tasks = tasks
         self._transport = transport
         self._wal = wal
         self._configured = configured
-        self._schedule = schedule
         self._options = options
         self._metrics = metrics
         self._clock = clock
@@ -134,6 +151,21 @@ class FederationServer:
             membership=Membership(options.strikes),
             later=later,
             wants_loss=wants_loss,
+        )
+        plane = ControlPlane(
+            {"state": state, "driver": driver, "pool": pool, "decisions": decisions, **kept},
+            {"learner": learner, "recording": recording, **outside},
+            learner,
+        )
+        self._recovery = Recovery(
+            wal=wal,
+            state=state,
+            plane=plane,
+            recording=recording,
+            schedule=schedule,
+            chain=decisions,
+            events=events,
+            replay_all=replay_all,
         )
         self._leases = Leases(
             lease=options.lease,
@@ -180,8 +212,9 @@ class FederationServer:
             wal=wal,
             state=state,
             learner=learner,
-            recording=recording,
-            schedule=schedule,
+            plane=plane,
+            decisions=decisions,
+            events=events,
             transport=transport,
             recorder=self,
             metrics=metrics,
@@ -204,62 +237,51 @@ class FederationServer:
     # --- recovery -------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Continue from the end of the log; ``UnusableFolder`` if replaying it gives something
-        else than what was recorded."""
-        past = self._wal.open(log.warning)
+        """Continue from the end of the log; ``UnusableFolder`` if that is not possible."""
+        past = self._recovery.run()
         self._publisher.secret = self._wal.secret()
         if past is None:
             self.note(self._configured)
             return
-        writer = past.fedast or "0.1.0"  # which did not record its version
-        if writer != __version__:
-            log.warning("the write-ahead log is of fedast %s, this is %s", writer, __version__)
-        self._recording.repeat(past.answers)
-        try:
-            for entry in past.entries:
-                self.state.apply(entry)
-            if past.schedule not in (None, self._schedule.digest()):
-                raise ReplayFailed("other requests are sent")
-            self._recording.go_live(past.tensors)
-        except (
-            ReplayFailed, IllegalEvent, LookupError, ValueError, TypeError, AssertionError
-        ) as error:  # fmt: skip
-            what = str(error) if isinstance(error, ReplayFailed) else repr(error)
-            raise UnusableFolder(
-                f"replaying the server's write-ahead log gives something else than what was "
-                f"recorded ({what}); {remedy(writer)}"
-            ) from error
         self._offset += past.time
-        self.state.sequence = past.sequence
         self._leases.restart(self.state.pool.here, self.now)
         self._resending.soon()
-        log.info(
-            "continuing at %.1f s: %d events replayed, %d requests open",
-            past.time, len(past.entries), len(self.state.driver.open),
-        )  # fmt: skip
 
     # --- recording ------------------------------------------------------------------------------
 
     async def record(self, event: LogEvent, update: Update | None = None) -> None:
         """Log an event, apply it, and carry out what follows from it."""
-        entry = self._append(event)
-        effects = await asyncio.to_thread(self.state.apply, entry, update)
+        entry = self._entry(event)
+        try:
+            effects = await asyncio.to_thread(self.state.apply, entry, update)
+        except Exception as error:  # whoever sent it: it was decoded and validated before
+            raise ServerFault(f"applying {event}", error) from error
+        self._append(entry)
         if effects and entry.sequence is None:
             # An upload is read again after a crash, and leads to the same decisions. Other events
             # do not happen again by themselves: they must be durable before anybody is told.
-            await self._committer.commit(force=True)
+            await self._committer.commit_at_last(lambda: self._stopping)
+            if self._wal.dirty:
+                return  # told to stop while the disk is full
         for effect in effects:
             await self._carry_out(effect)
         self._metrics.update(self.state.pool)
 
     def note(self, event: LogEvent) -> None:
         """Log and apply an event from which nothing follows."""
-        self.state.apply(self._append(event))
+        entry = self._entry(event)
+        try:
+            self.state.apply(entry)
+        except Exception as error:
+            raise ServerFault(f"applying {event}", error) from error
+        self._append(entry)
 
-    def _append(self, event: LogEvent) -> Entry:
-        entry = Entry(round(self.now, 4), event)
-        self._wal.append(entry)
-        return entry
+    def _entry(self, event: LogEvent) -> Entry:
+        return Entry(round(self.now, 4), event)
+
+    def _append(self, entry: Entry) -> None:
+        """Log what has been applied, with what the data plane answered."""
+        self._wal.append(replace(entry, answers=self._recording.take()))
 
     async def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -357,9 +379,9 @@ class FederationServer:
         if not self._resending.pending:
             await self._time_out()
             await self._evaluator.ask_again()
-        late = options.max_time is not None and self.now >= options.max_time
-        if state.training and late and state.driver.unfinished:
-            await self.record(TasksEnded(state.driver.unfinished, StopReason.TIME))
+        for deadline in options.deadlines if state.training else ():
+            if self.now >= deadline.time and state.may_end(deadline.task, deadline.reason):
+                await self.record(TasksEnded((deadline.task,), deadline.reason))
         await self._committer.commit()
 
     async def _time_out(self) -> None:

@@ -7,7 +7,7 @@ and touches neither network nor disk: what has to be done is returned as effects
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, assert_never, final
+from typing import Any, Protocol, assert_never, final
 
 import torch
 
@@ -18,6 +18,7 @@ from fedast.core.protocol import (
     RequestId,
     RequestLost,
     Started,
+    StopReason,
     TaskAdded,
     TaskName,
     TaskSpec,
@@ -70,6 +71,12 @@ class ServerLearner(Protocol):
         """Everything that a commit must keep."""
         ...
 
+    def books(self) -> Any:
+        """Everything that a replay would have brought about, without tensors."""
+        ...
+
+    def take_up(self, books: Any) -> None: ...
+
 
 @final
 class ServerState:
@@ -94,6 +101,8 @@ class ServerState:
         """Whether training has begun."""
         self.sequence = 0
         """Of the last upload that was handled."""
+        self.ended: set[tuple[TaskName, StopReason]] = set()
+        """Tasks that were ended from outside, and why; one may still wait for an evaluation."""
         self.models: dict[tuple[TaskName, Version], str] = {}
         """Names of published models."""
 
@@ -134,6 +143,7 @@ class ServerState:
             case TaskStarted():
                 return self.driver.handle(TaskAdded(self.later.pop(event.task)), now)
             case TasksEnded():
+                self.ended.update((name, event.reason) for name in event.tasks)
                 names = tuple(name for name in event.tasks if name in self.driver.unfinished)
                 return self.driver.handle(TasksStopped(names, event.reason), now) if names else []
             case Paused():
@@ -167,6 +177,10 @@ class ServerState:
             if request in self.driver.open
             for effect in self.driver.handle(RequestLost(request), now)
         ]
+
+    def may_end(self, task: TaskName, reason: StopReason) -> bool:
+        """Whether a task is here and has not been ended for this reason yet."""
+        return task in self.driver.unfinished and (task, reason) not in self.ended
 
     def requests_of(self, client: ClientId) -> list[RequestId]:
         """Its open requests, oldest first."""

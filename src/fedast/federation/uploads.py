@@ -64,14 +64,10 @@ class Uploads:
         if upload.client in self._state.membership.quarantined:
             self._state.sequence = upload.sequence
             return
-        try:
-            if upload.name.startswith("e"):
-                await self._evaluation(upload)
-            else:
-                await self._update(upload)
-        except (ArithmeticError, ValueError, LookupError, TypeError) as error:
-            log.exception("client %d: its upload cannot be handled", upload.client)
-            await self._invalid(upload.client, None, upload.sequence, type(error).__name__)
+        if upload.name.startswith("e"):
+            await self._evaluation(upload)
+        else:
+            await self._update(upload)
 
     async def _evaluation(self, upload: Uploaded) -> None:
         try:
@@ -132,7 +128,10 @@ class Uploads:
                 await self.failed(client)
             return
         size, buffers = self._publisher.sizes[send.task], self._buffers[send.task]
-        problem = wire.problem(update, size, self._norm_bound, buffers)
+        try:
+            problem = wire.problem(update, size, self._norm_bound, buffers)
+        except Exception as error:  # the last point where the client may be at fault
+            problem = f"it cannot be checked ({type(error).__name__})"
         if problem is not None:
             await self._invalid(client, request, sequence, problem)
             return

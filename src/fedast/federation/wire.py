@@ -163,7 +163,12 @@ def decode(data: bytes, kind: type[M]) -> M:
 def decode_upload(data: bytes, oversized: bool) -> Update:
     if oversized:
         raise WireError("it is longer than an update of the largest model")
-    return decode(data, Update)
+    try:
+        return decode(data, Update)
+    except WireError:
+        raise
+    except Exception as error:  # whatever bytes make a decoder do is their sender's doing
+        raise WireError(f"it cannot be decoded ({type(error).__name__})") from error
 
 
 def _header_model(kind: type[Message]) -> type[BaseModel]:

@@ -12,7 +12,7 @@ from fedast.learner.inference import ModuleInference
 from fedast.learner.models import TaskModels
 from fedast.learner.protocol import Evaluation
 from fedast.learner.replay import check_all_used
-from fedast.learner.requests import OpenRequests
+from fedast.learner.requests import Books, OpenRequests
 from fedast.tasks.task import Task
 from fedast.training.trainer import Update
 
@@ -89,6 +89,18 @@ class RemoteLearner:
     def version(self, task: TaskName) -> Version:
         """The newest model's version: the number of server steps so far."""
         return self._models.version(task)
+
+    def books(self) -> tuple[Books, dict[TaskName, Version]]:
+        """What ``restore`` needs to find: open requests, and the newest version of each model."""
+        newest = {name: store.newest for name, store in self._models.stores.items()}
+        return self._requests.books(), newest
+
+    def take_up(self, books: tuple[Books, Mapping[TaskName, Version]]) -> None:
+        """Continue from what ``books`` gave, instead of a replay; ``restore`` has to follow."""
+        requests, newest = books
+        self._requests.take_up(requests)
+        for name, version in newest.items():
+            self._models.stores[name].skip_to(version)
 
     def state(self) -> dict[str, torch.Tensor]:
         return self._models.state() | self._requests.state()

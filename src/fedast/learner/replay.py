@@ -71,6 +71,12 @@ class RecordingLearner:
         except (LookupError, ValueError) as error:
             raise ReplayFailed(f"its tensors do not fit ({error})") from error
 
+    def take(self) -> tuple[float, ...]:
+        """The answers since the last call."""
+        taken = tuple(self.answers)
+        self.answers.clear()
+        return taken
+
     def dispatch(
         self, request: RequestId, task: TaskName, client: ClientId, version: Version
     ) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.training.trainer import Update
 
+Books: TypeAlias = tuple[
+    Mapping[RequestId, tuple[ClientId, Version, int]], Mapping[TaskName, tuple[RequestId, ...]]
+]
+"""Open requests with client, version and uses; and the variance window of each task."""
 _PARTS = ("update", "loss", "buffers", "saturated")
 
 
@@ -78,6 +82,20 @@ class OpenRequests:
             if entry.uses == 0:
                 closed[request] = self._open.pop(request)
         return closed
+
+    def books(self) -> Books:
+        """Everything but the updates."""
+        entries = {r: (entry.client, entry.version, entry.uses) for r, entry in self._open.items()}
+        return entries, {name: tuple(requests) for name, requests in self._latest.items()}
+
+    def take_up(self, books: Books) -> None:
+        """Continue from what ``books`` gave."""
+        entries, latest = books
+        self._open = {}
+        for request, (client, version, uses) in entries.items():
+            self.add(request, client, version)
+            self._open[request].uses = uses
+        self._latest = {name: deque(requests) for name, requests in latest.items()}
 
     def state(self) -> dict[str, torch.Tensor]:
         """The tensors of every update that is there."""

@@ -40,6 +40,11 @@ class VersionStore:
         if before not in self._users:
             del self._vectors[before]
 
+    def skip_to(self, version: Version) -> None:
+        """Count as if ``publish`` had been called that often; ``put`` brings the value."""
+        self._vectors = {version: self._vectors[self.newest]}
+        self.newest = version
+
     def retain(self, version: Version) -> None:
         if version not in self._vectors:
             raise KeyError(f"version {version} is no longer kept")

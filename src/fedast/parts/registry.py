@@ -251,10 +251,14 @@ def load_object(address: str, key: str) -> Any:
 
 
 def make_importable(path: Sequence[str]) -> None:
-    """Let modules in these folders and in the working folder be found."""
-    for place in (*path, str(Path.cwd())):
-        if place not in sys.path:
-            sys.path.append(place)
+    """Let modules in these folders and in the working folder be found, in that order."""
+    here = str(Path.cwd())
+    first = next((n for n, place in enumerate(sys.path) if place in ("", here)), len(sys.path))
+    for place in reversed(path):
+        if place not in (here, *sys.path):
+            sys.path.insert(first, place)
+    if here not in sys.path:
+        sys.path.append(here)
 
 
 def described(error: Exception) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, TextIO, assert_never, final
+from typing import Any, Protocol, assert_never, final
 
 from fedast.core.protocol import (
     Accept,
@@ -29,11 +29,15 @@ from fedast.core.protocol import (
 from fedast.records.metrics import Model
 
 
+class Writable(Protocol):
+    def write(self, text: str, /) -> int: ...
+
+
 @final
 class EventLog:
     """An observer that writes every event as it happens."""
 
-    def __init__(self, file: TextIO, metrics: Mapping[TaskName, str]) -> None:
+    def __init__(self, file: Writable, metrics: Mapping[TaskName, str]) -> None:
         """``metrics`` names the metric of each task."""
         self._file = file
         self._metrics = metrics

@@ -46,6 +46,10 @@ class Watched:
 class ObserverOptions(Options, ABC):
     """Options of an observer."""
 
+    sees_past: ClassVar[bool] = True
+    """Whether it must see again what happened before a federation's server was restarted. Then the
+    whole log is replayed, which takes longer than to start from the last snapshot."""
+
     @abstractmethod
     def build(self, run: Watched) -> Observer: ...
 
@@ -54,6 +58,7 @@ class Log(ObserverOptions):
     """Evaluations and finished tasks through Python's logging, as the logger ``fedast.run``."""
 
     name: ClassVar[str] = "log"
+    sees_past: ClassVar[bool] = False
 
     def build(self, run: Watched) -> Observer:
         return _Log(run.metrics)

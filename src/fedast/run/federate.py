@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from fedast.config.identity import describe, differences, identity, listed
+from fedast.config.identity import (
+    as_begun,
+    describe,
+    differences,
+    identity,
+    listed,
+    said_otherwise,
+)
 from fedast.config.load import load
 from fedast.config.plan import plan
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
 from fedast.core.protocol import (
     ClientId,
-    Command,
-    Evaluated,
     Observer,
     Observers,
-    RequestId,
+    StopReason,
     TaskName,
 )
 from fedast.federation.driver import Driver, LivePool
+from fedast.federation.event_file import EventFile
+from fedast.federation.faults import ServerFault
 from fedast.federation.log_events import Configured
 from fedast.federation.metrics import ServerMetrics
 from fedast.federation.model_store import ModelStore
-from fedast.federation.server import FederationServer, Options
+from fedast.federation.server import Deadline, FederationServer, Options
 from fedast.federation.transport import ServerTransport
 from fedast.federation.wire import Vector
 from fedast.federation.write_ahead_log import FOLDER, WriteAheadLog, configuration
@@ -53,43 +59,11 @@ from fedast.records.run import (
     UnusableFolder,
     write_result,
 )
-from fedast.records.schedule import Schedule
+from fedast.records.schedule import Schedule, ScheduleChain
 from fedast.run.build import build_algorithm, build_tasks
 from fedast.run.simulate import Watch
 from fedast.tasks.task import BadTask, Task
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer
-
-
-@final
-class BestEffortEventLog:
-    """The event log, which must not stop a federation when the disk is full.
-
-    What is missing from it is in the write-ahead log, from which the next start writes it anew.
-    """
-
-    def __init__(self, inner: EventLog) -> None:
-        self._inner = inner
-        self._troubled = False
-
-    def _try(self, write: Callable[[], None]) -> None:
-        try:
-            write()
-            self._troubled = False
-        except OSError as error:
-            if not self._troubled:
-                logging.getLogger("fedast.server").error(
-                    "events.jsonl cannot be written: %s", error
-                )
-            self._troubled = True
-
-    def commanded(self, now: float, command: Command) -> None:
-        self._try(lambda: self._inner.commanded(now, command))
-
-    def started(self, now: float, request: RequestId, client: ClientId) -> None:
-        self._try(lambda: self._inner.started(now, request, client))
-
-    def evaluated(self, now: float, event: Evaluated) -> None:
-        self._try(lambda: self._inner.evaluated(now, event))
 
 
 @final
@@ -103,8 +77,10 @@ class Federation:
         folder: Path,
         watch: Sequence[Watch] = (),
         clock: Callable[[], float] | None = None,
+        said: Mapping[str, Any] | None = None,
     ) -> None:
-        """``config`` is resolved; a folder with a write-ahead log is continued."""
+        """``config`` is resolved; a folder with a write-ahead log is continued. ``said``: what the
+        configuration said before it was resolved (``identity.said``)."""
         if config.algorithm.pools_data:
             raise ConfigError("algorithm.name", "centralized has no clients; choose another")
         if config.simulation.until != "each":
@@ -112,7 +88,7 @@ class Federation:
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             stack.callback(_lock(folder).release)
-            _check_begun_with(folder, config)
+            config = _continued(folder, config, said)
             self._stack = stack.pop_all()
         self._config = config
         self._folder = folder
@@ -133,27 +109,30 @@ class Federation:
         self.run_metrics = RunMetrics(specs)
         table = config.model_dump(mode="json", exclude={"algorithms"})
         write_atomically(folder / CONFIG, toml.dumps(table))
-        # It replaces the old event log once the write-ahead log has been replayed.
-        self._draft = folder / f"{EVENTS}.part"
-        self._stack.callback(self._draft.unlink, missing_ok=True)
-        log = self._stack.enter_context(self._draft.open("w", encoding="utf-8"))
-        schedule = Schedule()
+        self._events = EventFile(folder / EVENTS)
+        self._stack.callback(self._events.close)
+        schedule, decisions = Schedule(), ScheduleChain()
         metrics = {task.name: task.metric.name for task in self._tasks}
-        events = BestEffortEventLog(EventLog(log, metrics))
-        observers: list[Observer] = [self.run_metrics, schedule, events]
+        observers: list[Observer] = [
+            self.run_metrics,
+            schedule,
+            decisions,
+            EventLog(self._events, metrics),
+        ]
         observers.extend(make(algorithm, self.run_metrics) for make in watch)
         watched = Watched(algorithm, self.run_metrics, metrics, folder, self._stack)
         observers.extend(options.build(watched) for options in config.observers)
         self.metrics = ServerMetrics(algorithm, self.run_metrics)
-        wal = WriteAheadLog(folder / FOLDER)
+        wal = WriteAheadLog(folder / FOLDER, snapshot_every=config.federation.snapshot_every)
         self._stack.callback(wal.close)
         how = config.federation
+        observer = Observers(tuple(observers))
         extra = {} if clock is None else {"clock": clock}
         self.server = FederationServer(
             driver=Driver(
                 algorithm,
                 recording,
-                Observers(tuple(observers)),
+                observer,
                 ask_clients=how.evaluate == "clients",
             ),
             pool=pool,
@@ -166,8 +145,13 @@ class Federation:
             wal=wal,
             store=ModelStore(folder / FOLDER / "models"),
             seed=config.seed,
-            configured=Configured(identity(config), describe(config)),
+            configured=Configured(identity(config), describe(config), said),
             schedule=schedule,
+            decisions=decisions,
+            kept={"algorithm": algorithm, "run_metrics": self.run_metrics},
+            outside={"observer": observer},
+            events=self._events,
+            replay_all=any(options.sees_past for options in config.observers),
             options=Options(
                 min_clients=how.min_clients,
                 lease=how.lease,
@@ -178,7 +162,7 @@ class Federation:
                 half=how.half_uploads,
                 strikes=how.strikes,
                 evaluators=how.evaluators,
-                max_time=config.simulation.max_time,
+                deadlines=_deadlines(self._tasks, config.simulation.max_time),
             ),
             metrics=self.metrics,
             **extra,
@@ -191,16 +175,25 @@ class Federation:
         try:
             self.server.recover()
             self.run_metrics.went_live()
-            self._draft.replace(self._folder / EVENTS)
+            self._events.publish()
         except BaseException:
             self.close()
             raise
         try:
             await self.server.run()
-        finally:
-            result = self.result()
-            write_result(self._folder, result)
+        except ServerFault:
+            self._events.undo()  # the records stay as they were at the last commit
             self.close()
+            raise
+        except BaseException:
+            self._finish()
+            raise
+        return self._finish()
+
+    def _finish(self) -> RunResult:
+        result = self.result()
+        write_result(self._folder, result)
+        self.close()
         return result
 
     def close(self) -> None:
@@ -233,17 +226,39 @@ def _lock(folder: Path) -> FileLock:
     return lock
 
 
-def _check_begun_with(folder: Path, config: RunConfig) -> None:
-    """Check that the write-ahead log, if there is one, is of this configuration."""
+def _deadlines(tasks: Sequence[Task], last: float | None) -> tuple[Deadline, ...]:
+    """When tasks end, whatever they have reached; ``last`` is for all of them."""
+    found = []
+    for task in tasks:
+        for limit, reason in (
+            (task.goal.leave_time, StopReason.REMOVED),
+            (task.goal.max_time, StopReason.TIME),
+            (last, StopReason.TIME),
+        ):
+            if limit is not None:
+                found.append(Deadline(limit, task.name, reason))
+    return tuple(sorted(found, key=lambda deadline: deadline.time))
+
+
+def _continued(folder: Path, config: RunConfig, said: Mapping[str, Any] | None) -> RunConfig:
+    """The configuration to go on with, if there is a write-ahead log: what was not said stays as it
+    was when the federation began. ``UnusableFolder`` if it was begun with another."""
     begun = configuration(folder / FOLDER)
     if begun is None or begun.digest == identity(config):
-        return
+        return config
     kept = begun.config
     try:
         # Version 0.1.0 recorded only a hash, of the keys of its time; config.toml says more.
         kept = kept or describe(resolve(load(folder / CONFIG), folder))
         changed = [text for text in differences(kept, config, folder)
                    if not text.startswith("compute.")]  # fmt: skip
+        if changed and begun.said is not None and said is not None:
+            contents = [text for text in changed if text.endswith("has other content")]
+            changed = [*contents, *said_otherwise(begun.said, said)]
+            if not changed:  # defaults are others in this version
+                found = as_begun(kept, config, folder)
+                begun_with: RunConfig = found.model_copy(update={"compute": config.compute})
+                return begun_with
     except (ConfigError, OSError):
         changed = [f"{folder / CONFIG} cannot be read"]
     if changed:
@@ -251,6 +266,7 @@ def _check_begun_with(folder: Path, config: RunConfig) -> None:
             f"{folder}: the configuration is another than when this federation began "
             f"({listed(changed)}); serve it to a new folder with --out"
         )
+    return config
 
 
 @final

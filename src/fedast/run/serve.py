@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from fedast.config.identity import said as said_by
+from fedast.config.load import load
 from fedast.config.schema import RunConfig
 from fedast.core.protocol import ClientId
 from fedast.federation.agent import Agent
@@ -27,21 +29,30 @@ def endpoint_of(config: RunConfig, servers: Sequence[str], credentials: Path) ->
     return Endpoint(servers, credentials, how.redeliver_after, how.replicas)
 
 
+def said_in(path: Path) -> Mapping[str, Any]:
+    """What a configuration file says, without what is filled in."""
+    return said_by(load(path))
+
+
 async def serve(
     config: RunConfig,
     endpoint: Endpoint,
     clients: Sequence[ClientId],
     folder: Path,
     *,
+    said: Mapping[str, Any] | None = None,
     watch: Sequence[Watch] = (),
     started: Started = lambda stop: None,
 ) -> tuple[RunResult, bool]:
-    """Serve a resolved configuration; the result, and whether every task has ended."""
+    """Serve a resolved configuration; the result, and whether every task has ended.
+
+    ``said``: what it said before it was resolved. A folder can be continued as long as that is the
+    same, even if a later version of fedast has other defaults."""
     here = f"{socket.gethostname()} ({uuid.getnode():012x}), {folder.resolve()}"
     endpoint = replace(endpoint, where=here)
     transport = await config.federation.transport.open_server(endpoint, clients)
     try:
-        federation = Federation(config, transport, folder, watch)
+        federation = Federation(config, transport, folder, watch, said=said)
         started(federation.server.stop)
         result = await federation.run()
     finally:
