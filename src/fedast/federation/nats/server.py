@@ -9,7 +9,7 @@ subject. Heartbeats and control commands are plain messages. A fourth stream say
 (``fence``).
 
 NATS may lose all of this while we run: a stream is deleted, or NATS comes back with an older or an
-empty disk. So the streams are looked at every second or so (``keeper``), and what is missing is
+empty disk. So the streams are looked at every second or so (``upkeep``), and what is missing is
 created again; the server is then told to publish and send again what it needs (``StorageLost``).
 
 Who may do what is decided by the configuration of nats-server (``setup``): a client may read its
@@ -31,13 +31,12 @@ from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
-from nats.js.errors import APIError, ServiceUnavailableError
+from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
 from fedast.core.protocol import ClientId
 from fedast.federation.backoff import retry
 from fedast.federation.nats.accounts import MESSAGE
 from fedast.federation.nats.connection import TROUBLE, Connection, close
-from fedast.federation.nats.keeper import Keeper
 from fedast.federation.nats.names import (
     CHUNK,
     CHUNKS_HEADER,
@@ -52,6 +51,7 @@ from fedast.federation.nats.names import (
     model_subject,
     request_subject,
 )
+from fedast.federation.nats.upkeep import Upkeep
 from fedast.federation.nats.uploads import UploadStream
 from fedast.federation.reassembly import chunk_count
 from fedast.federation.transport import (
@@ -66,7 +66,6 @@ from fedast.federation.transport import (
 log = logging.getLogger("fedast.nats")
 
 _PER_SUBJECT = 10077  # JetStream's code for "maximum messages per subject exceeded"
-_OTHER_OPTIONS = 10058  # ... for "stream name already in use with a different configuration"
 _TOO_FEW_NODES = {10005, 10008, 10009, 10023}  # no peers, no leader, no resources
 _NO_ROOM = 10047  # ... for "insufficient storage resources available"
 _LEAST_ROOM = 64 * 2**20
@@ -118,7 +117,7 @@ class NatsServer:
         self._reading: asyncio.Task[None] | None = None
         self._uploads: UploadStream | None = None
         self._limit = 0
-        self._keeper = Keeper(
+        self._upkeep = Upkeep(
             connection, where=where, prepare=self._prepare_again, no_reading=self._no_reading,
             tell=self._lost,
         )  # fmt: skip
@@ -131,17 +130,17 @@ class NatsServer:
     async def start(self, after: int, limit: int) -> str:
         self._limit = limit
         room = await self._when_ready(partial(self._prepare, limit))
-        back = await self._when_ready(partial(self._keeper.claim, after))
+        back = await self._when_ready(partial(self._upkeep.claim, after))
         self._uploads = UploadStream(
             self._connection, after=after, limit=limit, room=room, new_consumer_timeout=_ELECTION,
-            may_purge=self._keeper.fence.renew, removed=self._keeper.uploads_removed,
+            may_purge=self._upkeep.fence.renew, removed=self._upkeep.uploads_removed,
         )  # fmt: skip
-        await self._when_ready(partial(self._keeper.begin, self._uploads, after, back))
+        await self._when_ready(partial(self._upkeep.begin, self._uploads, after, back))
         await self._connection.subscribe(hello_subject("*"), cb=self._greeted)
         await self._connection.subscribe(CONTROL_SUBJECT, cb=self._command_received)
         self._reading = asyncio.create_task(self._read_uploads(self._uploads))
-        self._keeping = asyncio.create_task(self._keeper.run(self._uploads))
-        return self._keeper.fence.epoch
+        self._keeping = asyncio.create_task(self._upkeep.run(self._uploads))
+        return self._upkeep.fence.epoch
 
     async def _when_ready(self, attempt: Callable[[], Awaitable[T]]) -> T:
         return await retry(
@@ -186,7 +185,8 @@ class NatsServer:
             max_msg_size=MESSAGE, duplicate_window=_NO_DUPLICATES,
         )  # fmt: skip
         await self._stream(
-            name=SERVING, subjects=[SERVER_SUBJECT], max_msgs_per_subject=1, max_bytes=_LEAST_ROOM,
+            name=SERVING, subjects=[SERVER_SUBJECT, f"{SERVER_SUBJECT}.>"],
+            max_msgs_per_subject=1, max_bytes=_LEAST_ROOM,
             max_msg_size=_LONGEST_REQUEST,
         )  # fmt: skip
         for client in self._clients:
@@ -212,14 +212,15 @@ class NatsServer:
 
     async def _stream(self, **options: Any) -> None:
         config = StreamConfig(storage=StorageType.FILE, num_replicas=self._replicas, **options)
+        # Looked up first: creating one that exists asks for its room a second time.
         try:
+            found = await self._js.stream_info(config.name or "")
+        except NotFoundError:
             await self._js.add_stream(config)
-        except APIError as error:
-            if error.err_code != _OTHER_OPTIONS:
-                raise
-            kept = (await self._js.stream_info(config.name or "")).config.metadata or {}
-            ours = {key: value for key, value in kept.items() if key.startswith("fedast")}
-            await self._js.update_stream(replace(config, metadata=ours))
+            return
+        kept = found.config.metadata or {}
+        ours = {key: value for key, value in kept.items() if key.startswith("fedast")}
+        await self._js.update_stream(replace(config, metadata=ours))
 
     async def _add_consumer(self, client: ClientId) -> None:
         await self._js.add_consumer(
@@ -372,5 +373,5 @@ class NatsServer:
         for task in (self._reading, self._keeping, *self._creating.values()):
             if task is not None:
                 task.cancel()
-        await self._keeper.end()
+        await self._upkeep.end()
         await close(self._connection)

@@ -20,7 +20,7 @@ from nats.js.api import StorageType
 from nats.js.errors import NotFoundError
 
 from fedast.federation.nats.connection import TROUBLE, Connection
-from fedast.federation.nats.names import MODELS, REQUESTS, SERVING, UPDATES
+from fedast.federation.nats.names import MODELS, REQUESTS, SERVER_SUBJECT, SERVING, UPDATES
 
 log = logging.getLogger("fedast.nats")
 _TRY_EVERY = 10.0
@@ -29,6 +29,7 @@ _PROBES = {
     UPDATES: "fedast.upload.probe",
     REQUESTS: "fedast.request.probe",
     MODELS: "fedast.model.probe",
+    SERVING: f"{SERVER_SUBJECT}.probe",
 }
 _ROOM, _ROOM_SUBJECT = "FEDAST_ROOM", "fedast.room"
 _ENOUGH = 256 * 1024
@@ -50,7 +51,7 @@ class Watch:
     async def remember(self) -> None:
         """The streams are as they should be now."""
         self._process = self._connection.process
-        self._created = {name: await self._created_at(name) for name in (*_PROBES, SERVING)}
+        self._created = {name: await self._created_at(name) for name in _PROBES}
         self._tried = asyncio.get_running_loop().time()
 
     async def look(self, settled: Callable[[], Awaitable[bool]]) -> str | None:
@@ -88,7 +89,7 @@ class Watch:
         if not await self._room():
             log.error("NATS stores nothing any more: is its disk full? (%s)", ", ".join(stuck))
             return
-        for name in (*stuck, SERVING):
+        for name in stuck:
             if name != UPDATES or await settled():
                 log.warning("the stream %s stores nothing, though there is room: replaced", name)
                 await self._js.delete_stream(name)

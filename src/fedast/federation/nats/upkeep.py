@@ -23,7 +23,7 @@ _EVERY = 1.0
 
 
 @final
-class Keeper:
+class Upkeep:
     def __init__(
         self,
         connection: Connection,
