@@ -26,7 +26,7 @@ from fedast.records.run import UnusableFolder
 from tests.federation.scripted import ALGORITHMS, CLIENTS, Scripted, play, scripted_config
 
 SLOW = settings(
-    max_examples=8,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
