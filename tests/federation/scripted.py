@@ -37,7 +37,12 @@ def scripted_config(
     **task: object,
 ) -> RunConfig:
     """``task``: settings of both tasks."""
-    usual: dict[str, object] = {"max_rounds": 12, "evaluate_every": 2, "target": 0.999}
+    usual: dict[str, object] = {
+        "max_rounds": 12,
+        "evaluate_every": 2,
+        "target": 0.9999,
+        "options": {"max_samples": 50},
+    }
     table: dict[str, object] = {
         "seed": 5,
         "algorithm": {"name": name, **ALGORITHMS.get(name, {}), **(algorithm or {})},
@@ -159,7 +164,13 @@ def trained(request: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.float
 
 
 async def play(scripted: Scripted, clients: Sequence[int]) -> None:
-    """These clients answer one after the other, each update with a commit of its own."""
+    """These clients answer one after the other (or else the next that has a request), each update
+    with a commit of its own."""
     for client in clients:
-        if await scripted.answer(client):
-            await scripted.commit()
+        if client >= CLIENTS:
+            await scripted.answer(client)
+        elif not await scripted.answer(client):
+            for other in range(CLIENTS):
+                if await scripted.answer(other):
+                    break
+        await scripted.commit()

@@ -122,7 +122,7 @@ def _compare(before: Any, now: Any, key: str) -> Iterator[str]:
             yield from _compare(before.get(name), now.get(name), f"{key}.{name}" if key else name)
     elif key == "tasks" and len(before) == len(now):
         for one, other in zip(before, now, strict=True):
-            yield from _compare(one, other, f"tasks.{other['name']}")
+            yield from _compare(one, other, f"tasks.{other.get('name') or other['use']}")
     elif key.endswith("sha256") and before != now:
         field = key.removesuffix("sha256").rstrip("._")
         yield (
