@@ -25,7 +25,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias, final
 
@@ -79,6 +79,15 @@ class Cache:
         change = new.to(self.mean) - before  # as it was rounded
         self.mean = self.mean + change.sum(dim=0) / len(self._rows)
 
+    def forget(self, clients: Collection[ClientId]) -> None:
+        """As if these had never sent anything. The mean is made anew: it may not be finite."""
+        if clients:
+            self._rows[torch.tensor(sorted(clients), device=self._rows.device)] = 0
+        total = torch.zeros_like(self.mean)
+        for rows in torch.split(self._rows, 64):
+            total += rows.to(total).sum(dim=0)
+        self.mean = total / len(self._rows)
+
     def state(self) -> dict[str, torch.Tensor]:
         return {"rows": self._rows, "mean": self.mean}
 
@@ -123,6 +132,11 @@ class Calibrator:
             self.rounds += 1
         self.cache.remember(clients, updates)
         return direction
+
+    def forget(self, clients: Collection[ClientId]) -> None:
+        """What these clients sent, and what was measured of it, was bad."""
+        self.cache.forget(clients)
+        self._pairs, self._plain, self._calibrated, self._last = 0, 0.0, 0.0, None
 
     def _measure(self, updates: torch.Tensor, differences: torch.Tensor) -> None:
         both = torch.stack([updates, differences], dim=1)

@@ -23,6 +23,8 @@ from fedast.federation.log_events import (
     ModelEvaluated,
     ModelPublished,
     ModelRetired,
+    ModelRolledBack,
+    ModelsGuarded,
     Paused,
     RequestFailed,
     Resumed,
@@ -54,6 +56,8 @@ _KINDS: Mapping[str, type[LogEvent]] = {
     "failure": TrainingFailed,
     "strike": StrikeRecorded,
     "superseded": UploadIgnored,
+    "guard": ModelsGuarded,
+    "rollback": ModelRolledBack,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _KEYS = {"client": "c", "request": "r", "work_seconds": "w", "sequence": "place"}
@@ -101,6 +105,8 @@ def decode(line: str) -> Entry:
         if kind is TasksEnded:
             values["tasks"] = tuple(values["tasks"])
             values["reason"] = StopReason(values["reason"])
+        elif kind is ModelRolledBack:
+            values["suspects"] = tuple((request, client) for request, client in values["suspects"])
         return Entry(table["t"], kind(**values))
     except (ValueError, KeyError, TypeError) as error:
         raise BadEntry(f"{type(error).__name__}: {error}") from error

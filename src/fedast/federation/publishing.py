@@ -7,7 +7,7 @@ token differs, and an update with the old token is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import final
 
 import numpy as np
@@ -79,22 +79,22 @@ class Publisher:
         await self._transport.send(send.client, self.request_name(send), data, model)
 
     async def send_evaluation(
-        self, task: TaskName, version: Version, token: str, clients: Iterable[ClientId]
+        self, task: TaskName, version: Version, tokens: Mapping[ClientId, str]
     ) -> None:
-        """Ask these clients to evaluate a model."""
+        """Ask these clients to evaluate a model, each with its own token."""
         model = await self.publish(task, version)
-        request = wire.Request(
-            kind="evaluate",
-            id=version,
-            token=token,
-            task=task,
-            version=version,
-            model=model,
-            size=self.sizes[task],
-            half=False,
-        )
-        name = f"e{self._numbers[task]}-{version}-{token}"
-        for client in clients:
+        for client, token in tokens.items():
+            request = wire.Request(
+                kind="evaluate",
+                id=version,
+                token=token,
+                task=task,
+                version=version,
+                model=model,
+                size=self.sizes[task],
+                half=False,
+            )
+            name = f"e{self._numbers[task]}-{version}-{token}"
             await self._transport.send(client, name, wire.encode(request), model)
 
     async def withdraw(self, send: Send) -> None:

@@ -27,7 +27,7 @@ from fedast.federation.commits import Committer
 from fedast.federation.control import ControlCommands
 from fedast.federation.driver import Ask, Driver, Effect, LivePool, Send, Withdraw
 from fedast.federation.evaluation import FederatedEvaluation
-from fedast.federation.evaluator import Evaluator
+from fedast.federation.evaluator import Evaluator, Measured
 from fedast.federation.leases import Leases
 from fedast.federation.log_events import (
     ClientJoined,
@@ -35,13 +35,17 @@ from fedast.federation.log_events import (
     Configured,
     Entry,
     LogEvent,
+    ModelsGuarded,
     RequestFailed,
     TasksEnded,
     TrainingBegan,
 )
 from fedast.federation.membership import Membership
 from fedast.federation.metrics import ServerMetrics
+from fedast.federation.norms import NORM_FACTOR, NormBound, Norms
+from fedast.federation.pooling import Pooling
 from fedast.federation.publishing import Publisher
+from fedast.federation.roll_back_events import described, roll_back_events
 from fedast.federation.state import ServerLearner, ServerState
 from fedast.federation.transport import (
     ControlCommand,
@@ -76,12 +80,16 @@ class Options:
     redeliver_after: float = 30.0
     """After which a client that says it is idle is given its requests again."""
     commit_every: float = 1.0
-    norm_bound: float | None = None
-    """Updates with a larger norm are invalid."""
+    norm_bound: NormBound = "adaptive"
+    """Updates with a larger norm are invalid; adaptive: see ``norms``."""
+    norm_factor: float = NORM_FACTOR
+    """How many medians long an update may be."""
     half: bool = False
     """Uploads in half precision."""
     evaluators: int = 5
     """Clients that evaluate a model in a federated evaluation."""
+    pooling: Pooling = "mean"
+    """How their answers become one."""
     strikes: int = 3
     """Invalid uploads after which a client is quarantined."""
     max_time: float | None = None
@@ -107,11 +115,14 @@ class FederationServer:
         schedule: Schedule,
         options: Options,
         metrics: ServerMetrics,
+        measured: Mapping[TaskName, Measured] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``later``: tasks that can be added; ``tasks``: all of them, in a fixed order.
+        ``measured``: how they are evaluated; by default by their accuracy.
         ``configured`` starts a new log; ``schedule`` observes the driver."""
         self._recording = recording
+        self._learner = learner
         self._tasks = tasks
         self._transport = transport
         self._wal = wal
@@ -129,6 +140,7 @@ class FederationServer:
             pool=pool,
             learner=learner,
             membership=Membership(options.strikes),
+            norms=Norms(options.norm_bound, options.norm_factor),
             later=later,
             wants_loss=wants_loss,
         )
@@ -152,6 +164,8 @@ class FederationServer:
             publisher=self._publisher,
             leases=self._leases,
             recorder=self,
+            measured=measured or {name: Measured() for name in tasks},
+            pooling=options.pooling,
         )
         self._uploads = Uploads(
             state=state,
@@ -161,7 +175,6 @@ class FederationServer:
             leases=self._leases,
             recorder=self,
             metrics=metrics,
-            norm_bound=options.norm_bound,
         )
         self._control = ControlCommands(state=state, metrics=metrics, recorder=self, stop=self.stop)
         self._committer = Committer(
@@ -198,6 +211,7 @@ class FederationServer:
         self._publisher.secret = self._wal.secret()
         if past is None:
             self.note(self._configured)
+            self.note(ModelsGuarded())
             return
         writer = past.fedast or "0.1.0"  # which did not record its version
         if writer != __version__:
@@ -221,6 +235,10 @@ class FederationServer:
         self.state.sequence = past.sequence
         self._leases.restart(self.state.pool.here, self.now)
         self._resend = True
+        roll_backs = self.state.driver.roll_backs
+        roll_backs.take_notices(), roll_backs.take_due()  # they were dealt with at the time
+        if not roll_backs.on:
+            self.note(ModelsGuarded())  # the log was begun by an earlier version
         log.info(
             "continuing at %.1f s: %d events replayed, %d requests open",
             past.time, len(past.entries), len(self.state.driver.open),
@@ -244,8 +262,14 @@ class FederationServer:
             # An upload is read again after a crash, and leads to the same decisions. Other events
             # do not happen again by themselves: they must be durable before anybody is told.
             await self._committer.commit(force=True)
+        for rolled_back in roll_back_events(self._learner, self.state.driver.roll_backs):
+            log.error("%s", described(rolled_back))
+            self._metrics.roll_backs.labels(rolled_back.task).inc()
+            self.note(rolled_back)
         for effect in effects:
             await self._carry_out(effect)
+        for client in self.state.driver.roll_backs.take_due():
+            await self._uploads.strike(client, self.state.sequence)
         self._metrics.update(self.state.pool)
 
     def note(self, event: LogEvent) -> None:
@@ -262,7 +286,7 @@ class FederationServer:
             case Send():
                 await self._send(effect)
             case Ask():
-                await self._evaluator.ask(effect.task, effect.round)
+                await self._evaluator.ask(effect.task, effect.version)
             case Withdraw():
                 await self._publisher.withdraw(effect.sent)
             case _:
@@ -323,6 +347,7 @@ class FederationServer:
         if client in state.membership.quarantined:
             return
         self._leases.seen(client, self.now)
+        self._evaluator.greeted(hello)
         if hello.bye:
             await self._left(client, "it said goodbye")
         elif client not in state.pool:
