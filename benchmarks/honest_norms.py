@@ -12,7 +12,6 @@ and how many updates a bound of so many medians would have refused. The default 
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,13 +66,12 @@ def watch(seen: dict[str, Seen]) -> None:
 
 
 def run(
-    task: str, algorithm: str, seed: int, max_time: float, clients: int, extra: Sequence[str]
+    task: str, algorithm: str, seed: int, most: int, clients: int, extra: Sequence[str]
 ) -> Seen:
     table: dict[str, Any] = {
         "seed": seed,
         "algorithm": {"name": algorithm},
-        "simulation": {"clients": clients}
-        | ({"max_time": max_time, "until": "time"} if max_time < math.inf else {}),
+        "simulation": {"clients": clients},
         "tasks": [{"use": task}],
     }
     for given in extra:
@@ -87,6 +85,7 @@ def run(
         simulate(
             build_tasks(config), config.algorithm, config.simulation,
             seed=seed, compute=config.compute, noted=True,
+            stop=lambda: seen[task].updates >= most,
         )  # fmt: skip
     finally:
         TaskModels.step = before  # type: ignore[method-assign]
@@ -99,7 +98,7 @@ def main() -> None:
     parser.add_argument("--algorithms", default="fedast-d,fedbuff,sync-st")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--clients", type=int, default=1000)
-    parser.add_argument("--max-time", type=float, default=math.inf)
+    parser.add_argument("--updates", type=int, default=10**9, help="end a run after so many")
     parser.add_argument(
         "--set", action="append", default=[], help="a key of the task, as KEY=VALUE"
     )
@@ -110,7 +109,7 @@ def main() -> None:
     for task in given.tasks.split(","):
         for algorithm in given.algorithms.split(","):
             for seed in range(1, given.seeds + 1):
-                seen = run(task, algorithm, seed, given.max_time, given.clients, given.set)
+                seen = run(task, algorithm, seed, given.updates, given.clients, given.set)
                 refused = " | ".join(str(count) for count in seen.refused.values())
                 print(
                     f"| {task} | {algorithm} | {seen.updates} | {seen.ratio:.1f} "

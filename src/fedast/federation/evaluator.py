@@ -2,7 +2,8 @@
 
 An answer is checked against what the task's metric can be and weighs no more than the client's data
 (``pooling``). A result that would end the task or undo training is asked for once more, from
-clients that were not asked before: a few clients cannot decide that by themselves.
+clients that were not asked before; if these disagree, the median of all answers counts. So a few
+clients can neither decide that by themselves nor prevent it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from fedast.federation.transport import Uploaded
 from fedast.tasks.metrics import Accuracy, MetricOptions
 
 log = logging.getLogger("fedast.server")
+_MAJORITY = 3
+"""Answers among which one liar does not have the median."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +44,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """A result that waits for others to confirm it, and who was asked for it."""
+    """A result that waits for others to confirm it, and what it was made of."""
 
     pooled: Pooled
-    asked: frozenset[ClientId]
+    would: str
+    answers: Mapping[ClientId, Answer]
 
 
 @final
@@ -87,7 +91,7 @@ class Evaluator:
         clients = self._state.pool.everyone()
         first = self._first.get((task, version))
         if first is not None:
-            clients = [client for client in clients if client not in first.asked]
+            clients = [client for client in clients if client not in first.answers]
             if not clients:  # whoever could have confirmed it has left
                 await self._record((task, version), first.pooled)
                 return
@@ -167,16 +171,32 @@ class Evaluator:
                 "them", task, measured.metric.name,
             )  # fmt: skip
         first = self._first.get(key)
-        if first is None and self._decides(task, version, found):
-            asked = frozenset(answered.answers)
-            if any(client not in asked for client in self._state.pool.everyone()):
-                log.info("%s: others are asked to confirm the evaluation of version %d", *key)
-                self._first[key] = _First(found, asked)
-                await self.ask(task, version)
-                return
-        if first is not None and self._decides(task, version, found):
-            found = self._worse(measured, first.pooled, found)
+        would = self._would(task, found)
+        if first is not None:
+            found = self._confirmed(measured, first, would, found, answered.answers)
+        elif would is not None and any(
+            client not in answered.answers for client in self._state.pool.everyone()
+        ):
+            log.info("%s: others are asked to confirm the evaluation of version %d", *key)
+            self._first[key] = _First(found, would, answered.answers)
+            await self.ask(task, version)
+            return
         await self._record(key, found)
+
+    def _confirmed(
+        self,
+        measured: Measured,
+        first: _First,
+        would: str | None,
+        found: Pooled,
+        answers: Mapping[ClientId, Answer],
+    ) -> Pooled:
+        """What two sets of clients say together. If they disagree, somebody may be lying, in
+        either, so the median over all of them counts: a liar can neither decide nor prevent it."""
+        both = {**first.answers, **answers}.values()
+        if would == first.would:
+            return pool(both, measured.metric, self._pooling)
+        return pool(both, measured.metric, "median") if len(both) >= _MAJORITY else found
 
     async def _record(self, key: Key, found: Pooled) -> None:
         self._first.pop(key, None)
@@ -184,16 +204,9 @@ class Evaluator:
             ModelEvaluated(*key, found.metric, found.loss, found.median_metric, found.median_loss)
         )
 
-    def _decides(self, task: TaskName, version: Version, found: Pooled) -> bool:
-        """Whether it would end the task, or undo training."""
-        if not math.isfinite(found.metric) or self._measured[task].reached(found.metric):
-            return True
-        return self._state.driver.roll_backs.is_bad(task, found.median_metric, found.median_loss)
-
-    @staticmethod
-    def _worse(measured: Measured, one: Pooled, other: Pooled) -> Pooled:
-        """Of two results that both decide the same, the one with the worse metric."""
-        if not (math.isfinite(one.metric) and math.isfinite(other.metric)):
-            return other
-        higher = measured.metric.higher_is_better
-        return min(one, other, key=lambda pooled: pooled.metric if higher else -pooled.metric)
+    def _would(self, task: TaskName, found: Pooled) -> str | None:
+        """What it would do: end the task, or undo training."""
+        if self._measured[task].reached(found.metric):
+            return "end"
+        bad = self._state.driver.roll_backs.is_bad(task, found.median_metric, found.median_loss)
+        return "undo" if bad or not math.isfinite(found.metric) else None

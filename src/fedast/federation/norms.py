@@ -9,7 +9,7 @@ the bound follows. Two cases are not left to the median:
   refused. When most clients have learnt all they can, the median is nearly zero, and a client
   with new samples must not be refused for that.
 - Before three different clients have been heard there is no majority to trust. Until then an
-  update may move a client's model by as much as the model's own norm. Whoever is refused gets no
+  update may move a client's model by three times the model's own norm. Whoever is refused gets no
   strike: a model that begins at zero may honestly move further. (If there are only one or two
   clients, each can lift the bound by having been refused once, or nothing would ever be learnt.)
 
@@ -33,6 +33,8 @@ _WINDOW = 100
 """Clients whose latest norms count."""
 _QUORUM = 3
 """Of fewer clients, one could be the majority."""
+_START = 3.0
+"""How far, in its own norm, a model may be moved before there is a median."""
 _HARMLESS = 0.1
 """The part of its own norm by which a model may always be moved."""
 
@@ -80,10 +82,12 @@ class NormBounds:
             limit = max(self._factor * typical, _HARMLESS * own)
             return Bound(limit, True, f"{self._factor:g} times the median over clients")
         window = self._heard.get(task, OrderedDict())
-        limit = own
+        limit = _START * own
         if clients < _QUORUM:
-            limit = max(own, self._factor * max(window.values(), default=0.0))
-        return Bound(limit, False, "the model's own norm, before three clients were heard")
+            limit = max(limit, self._factor * max(window.values(), default=0.0))
+        return Bound(
+            limit, False, "three times the model's own norm, until three clients were heard"
+        )
 
 
 @final

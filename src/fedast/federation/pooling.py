@@ -77,7 +77,7 @@ def weights(samples: Sequence[int]) -> list[float]:
 def pool(answers: Collection[Answer], metric: MetricOptions, how: Pooling) -> Pooled:
     """One result. If most clients found that the model gives no finite numbers, it says so."""
     finite = [answer for answer in answers if answer.finite]
-    if 2 * len(finite) <= len(answers):
+    if 2 * len(finite) < len(answers):
         return Pooled(math.nan, math.nan, math.nan, math.nan)
     middle = median(answer.metric for answer in finite)
     middle_loss = median(answer.loss for answer in finite)

@@ -35,6 +35,7 @@ from fedast.federation.log_events import (
     Configured,
     Entry,
     LogEvent,
+    ModelRolledBack,
     ModelsGuarded,
     RequestFailed,
     TasksEnded,
@@ -116,6 +117,7 @@ class FederationServer:
         options: Options,
         metrics: ServerMetrics,
         measured: Mapping[TaskName, Measured] | None = None,
+        rolled_back: Callable[[float, ModelRolledBack], None] = lambda now, event: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``later``: tasks that can be added; ``tasks``: all of them, in a fixed order.
@@ -143,6 +145,7 @@ class FederationServer:
             norms=Norms(options.norm_bound, options.norm_factor),
             later=later,
             wants_loss=wants_loss,
+            rolled_back=rolled_back,
         )
         self._leases = Leases(
             lease=options.lease,

@@ -6,7 +6,7 @@ and touches neither network nor disk: what has to be done is returned as effects
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, assert_never, final
 
 import torch
@@ -95,8 +95,10 @@ class ServerState:
         norms: Norms,
         later: Mapping[TaskName, TaskSpec],
         wants_loss: bool,
+        rolled_back: Callable[[float, ModelRolledBack], None],
     ) -> None:
-        """``later``: tasks that can be added while training."""
+        """``later``: tasks that can be added while training. ``rolled_back`` is told of models
+        that went bad, for the records."""
         self.driver = driver
         self.pool = pool
         self.membership = membership
@@ -104,6 +106,7 @@ class ServerState:
         self.later = dict(later)
         self._learner = learner
         self._wants_loss = wants_loss
+        self._rolled_back = rolled_back
         self.training = False
         """Whether training has begun."""
         self.sequence = 0
@@ -171,7 +174,9 @@ class ServerState:
                 self.membership.strike(event.client)
             case ModelsGuarded():
                 self.driver.roll_backs.begin()
-            case Configured() | EvaluationReceived() | UploadIgnored() | ModelRolledBack():
+            case ModelRolledBack():
+                self._rolled_back(now, event)
+            case Configured() | EvaluationReceived() | UploadIgnored():
                 pass
             case _:
                 assert_never(event)

@@ -135,9 +135,8 @@ class Uploads:
         problem = wire.problem(update, size, None, buffers)
         if problem is not None:
             failed = RequestFailed(request, True, sequence, doubted=True)
-            await self._invalid(
-                client, request, sequence, problem, None if wire.is_finite(update) else failed
-            )
+            doubted = failed if wire.may_be_the_models_fault(update) else None
+            await self._invalid(client, request, sequence, problem, doubted)
             return
         assert update.vector is not None
         length = lengths(update.vector, update.buffers, self._learner.parameters(send.task),

@@ -251,10 +251,12 @@ def token(secret: bytes, request: int, client: int, model: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12, key=secret).hexdigest()
 
 
-def is_finite(update: Update) -> bool:
-    """Whether every number in an update is finite; what is not may be the fault of its model."""
+def may_be_the_models_fault(update: Update) -> bool:
+    """Whether numbers in an update are not finite, or its loss is not possible, as they are for any
+    client that was given a model that has gone bad."""
     tensors = [t for t in (update.vector, update.buffers) if t is not None]
-    return math.isfinite(update.loss) and all(bool(np.isfinite(t).all()) for t in tensors)
+    possible = math.isfinite(update.loss) and abs(update.loss) <= _MAX_LOSS
+    return not possible or not all(bool(np.isfinite(tensor).all()) for tensor in tensors)
 
 
 def problem(update: Update, size: int, norm_bound: float | None, buffers: int = 0) -> str | None:

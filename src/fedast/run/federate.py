@@ -30,7 +30,7 @@ from fedast.core.protocol import (
 from fedast.federation.driver import Driver, LivePool
 from fedast.federation.evaluator import Measured
 from fedast.federation.guard import Guard
-from fedast.federation.log_events import Configured
+from fedast.federation.log_events import Configured, ModelRolledBack
 from fedast.federation.metrics import ServerMetrics
 from fedast.federation.roll_back import RollBacks
 from fedast.federation.server import FederationServer, Options
@@ -93,6 +93,14 @@ class BestEffortEventLog:
 
     def evaluated(self, now: float, event: Evaluated) -> None:
         self._try(lambda: self._inner.evaluated(now, event))
+
+    def rolled_back(self, now: float, event: ModelRolledBack) -> None:
+        self._try(
+            lambda: self._inner.rolled_back(
+                now, event.task, version=event.version, back_to=event.back_to,
+                why=event.why, suspects=event.suspects,
+            )
+        )  # fmt: skip
 
 
 @final
@@ -196,6 +204,7 @@ class Federation:
                 )
                 for task, spec in zip(self._tasks, specs, strict=True)
             },
+            rolled_back=events.rolled_back,
             **extra,
         )
         if how.metrics_port is not None:
