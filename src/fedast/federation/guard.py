@@ -75,6 +75,8 @@ class _Task:
     """The newest version that was evaluated as good."""
     answers: dict[ClientId, tuple[Version, bool]] = field(default_factory=dict)
     """The version of each client's latest answer, and whether it was as it should be."""
+    wrong: dict[ClientId, Version] = field(default_factory=dict)
+    """Those of them that were not."""
     held: list[tuple[ClientId, Version]] = field(default_factory=list)
     """Clients whose strikes are held back, and for which version."""
 
@@ -138,6 +140,7 @@ class Guard:
         about.proven = version
         about.roll_backs += 1
         about.answers.clear()
+        about.wrong.clear()
         about.held.clear()
 
     def _looks_dead(self, task: TaskName, metric: float, loss: float) -> bool:
@@ -164,14 +167,17 @@ class Guard:
         """A client answered a request for this version. ``clients``: how many there are."""
         about = self._tasks[task]
         about.answers[client] = version, valid
-        if not valid:
+        if valid:
+            about.wrong.pop(client, None)
+        else:
+            about.wrong[client] = version
             about.held.append((client, version))
-        self._settle(about, clients)
-        since = [(v, ok) for v, ok in about.answers.values() if v > about.proven]
-        wrong = [v for v, ok in since if not ok]
+        if about.held:
+            self._settle(about, clients)
+        wrong = [v for v in about.wrong.values() if v > about.proven]
         if about.first is None or len(wrong) < min(_ACCUSERS, clients // 2 + 1):
             return Remedy.NONE
-        if len(wrong) <= sum(ok for v, ok in since if v >= min(wrong)):
+        if len(wrong) <= sum(ok for v, ok in about.answers.values() if v >= min(wrong)):
             return Remedy.NONE
         return Remedy.END if about.roll_backs >= _ROLL_BACKS else Remedy.ROLL_BACK
 

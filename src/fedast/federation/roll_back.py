@@ -15,7 +15,7 @@ from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.federation.guard import Guard, Remedy, Verdict
 
 
-class Keeper(Protocol):
+class ReversibleLearner(Protocol):
     """A learner that can go back. None of this needs tensors to be in place: a replay does it too,
     before they are."""
 
@@ -25,7 +25,7 @@ class Keeper(Protocol):
         """Keep the newest version, with the server optimizer's memory, until it is judged."""
         ...
 
-    def settle(self, task: TaskName, version: Version, *, good: bool) -> None:
+    def judged(self, task: TaskName, version: Version, *, good: bool) -> None:
         """A version was judged. If good, it is the one to go back to from now on."""
         ...
 
@@ -50,10 +50,12 @@ class RollBack:
 
 @final
 class RollBacks:
-    def __init__(self, guard: Guard | None = None, keeper: Keeper | None = None) -> None:
+    def __init__(
+        self, guard: Guard | None = None, learner: ReversibleLearner | None = None
+    ) -> None:
         """Without a guard and a learner that can go back, it only passes rounds through."""
         self._guard = guard
-        self._keeper = keeper
+        self._learner = learner
         self.on = False
         """Whether models are guarded: not in logs of versions that could not do it."""
         self._done: dict[TaskName, int] = {}
@@ -65,12 +67,12 @@ class RollBacks:
 
     def begin(self) -> None:
         """Guard models from now on; the present versions are the first to go back to."""
-        if self._keeper is None or self._guard is None or self.on:
+        if self._learner is None or self._guard is None or self.on:
             return
         self.on = True
         for task in self._guard.tasks:
-            self._keeper.keep(task)
-            self._keeper.settle(task, self._keeper.version(task), good=True)
+            self._learner.keep(task)
+            self._learner.judged(task, self._learner.version(task), good=True)
 
     def count(self, task: TaskName) -> int:
         return self._done.get(task, 0)
@@ -94,8 +96,8 @@ class RollBacks:
             )
 
     def keep(self, task: TaskName) -> None:
-        if self.on and self._keeper is not None:
-            self._keeper.keep(task)
+        if self.on and self._learner is not None:
+            self._learner.keep(task)
 
     def is_bad(self, task: TaskName, metric: float, loss: float) -> bool:
         """Whether this evaluation would lead to a roll-back."""
@@ -103,11 +105,11 @@ class RollBacks:
 
     def judge(self, task: TaskName, version: Version, metric: float, loss: float) -> bool:
         """Whether a version with this evaluation is bad."""
-        if not self.on or self._guard is None or self._keeper is None:
+        if not self.on or self._guard is None or self._learner is None:
             return False
         verdict = self._guard.judge(task, version, metric, loss)
         good = verdict is Verdict.GOOD
-        self._keeper.settle(task, version, good=good)
+        self._learner.judged(task, version, good=good)
         if good:
             since = self._since.get(task, [])
             self._since[task] = [entry for entry in since if entry[0] > version]
@@ -128,12 +130,12 @@ class RollBacks:
 
     def roll_back(self, task: TaskName, why: str) -> None:
         assert self._guard is not None
-        assert self._keeper is not None
+        assert self._learner is not None
         held = self._held.pop(task, {})
         undone = [(request, client) for _, request, client in self._since.pop(task, [])]
         suspects = (*undone, *held.items())
-        back_to = self._keeper.roll_back(task, held, {client for _, client in suspects})
-        version = self._keeper.version(task)
+        back_to = self._learner.roll_back(task, held, {client for _, client in suspects})
+        version = self._learner.version(task)
         self._guard.rolled_back(task, version)
         self._done[task] = self.count(task) + 1
         self._notices.append(RollBack(task, version, back_to, why, suspects))

@@ -239,7 +239,7 @@ class FederationServer:
         self._leases.restart(self.state.pool.here, self.now)
         self._resend = True
         roll_backs = self.state.driver.roll_backs
-        roll_backs.take_notices(), roll_backs.take_due()  # they were dealt with at the time
+        roll_backs.take_notices(), roll_backs.take_due()  # they were carried out at the time
         if not roll_backs.on:
             self.note(ModelsGuarded())  # the log was begun by an earlier version
         log.info(

@@ -27,7 +27,7 @@ class KeptVersions:
         if self._good.get(task) != version:
             self._kept[task][version] = snapshot
 
-    def settle(self, task: TaskName, version: Version, *, good: bool) -> None:
+    def judged(self, task: TaskName, version: Version, *, good: bool) -> None:
         kept = self._kept[task]
         if version not in kept or version == self._good.get(task):
             return

@@ -108,9 +108,9 @@ class RemoteLearner:
         """Keep the newest version until it is judged."""
         self._versions.keep(task, self.version(task), self._models.snapshot(task))
 
-    def settle(self, task: TaskName, version: Version, *, good: bool) -> None:
+    def judged(self, task: TaskName, version: Version, *, good: bool) -> None:
         """A version that was kept was judged; a good one is what ``roll_back`` goes back to."""
-        self._versions.settle(task, version, good=good)
+        self._versions.judged(task, version, good=good)
 
     def roll_back(
         self, task: TaskName, void: Collection[RequestId], suspects: Collection[ClientId]
