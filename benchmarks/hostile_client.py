@@ -1,8 +1,9 @@
 """What one hostile client of eight does to a model, by how updates are aggregated.
 
 Trains digits-mlp with eight clients over the in-memory transport and with the adaptive norm bound.
-Client 7 answers every request with noise as long as it can get away with: as many times the longest
-honest norm so far as the table says. Prints the last metric after so many rounds.
+Client 7 trains as the others do, and sends its update with the opposite sign, as many times as long
+as the median of the norms so far as the table says: within the bound. Prints the last metric after so
+many rounds.
 
     python benchmarks/hostile_client.py --rounds 40
 """
@@ -57,8 +58,10 @@ def configured(aggregator: dict[str, object], rounds: int, seed: int) -> RunConf
     )
 
 
-async def attack(hub: Hub, times: float, over: asyncio.Event) -> None:
-    transport, draws = MemoryClient(hub, HOSTILE), np.random.default_rng(1)
+async def attack(
+    hub: Hub, federation: Federation, config: RunConfig, times: float, over: asyncio.Event
+) -> None:
+    transport, training = MemoryClient(hub, HOSTILE), LocalTraining(config, HOSTILE)
     while not over.is_set():
         hello = wire.Hello(HOSTILE, "hostile", ("digits-mlp",))
         await transport.hello(wire.encode(hello))
@@ -66,9 +69,13 @@ async def attack(hub: Hub, times: float, over: asyncio.Event) -> None:
         if delivery is None:
             continue
         request = wire.decode(delivery.data, wire.Request)
-        noise = draws.standard_normal(request.size)
-        noise *= times / np.linalg.norm(noise)  # an honest norm is about one
-        vector = noise.astype(np.float32)
+        model = await transport.fetch(request.model)
+        if model is None:
+            continue
+        base = wire.decode(model, wire.Model).vector
+        honest, _, _ = await asyncio.to_thread(training.train, request.task, request.id, base)
+        usual = federation.server.state.norms.updates.median("digits-mlp") or 1.0
+        vector = (honest * (-times * usual / np.linalg.norm(honest))).astype(np.float32)
         update = wire.Update(request.id, request.token, request.task, 0.5, 0.01, 100, vector)
         await transport.upload(f"{request.id}-{request.token}", wire.encode(update))
         await delivery.done()
@@ -86,7 +93,7 @@ async def final_metric(config: RunConfig, times: float | None) -> tuple[float, i
         federation = Federation(config, MemoryServer(hub), Path(folder))
         running = [asyncio.create_task(agent.run()) for agent in agents]
         if times is not None:
-            running.append(asyncio.create_task(attack(hub, times, over)))
+            running.append(asyncio.create_task(attack(hub, federation, config, times, over)))
         await federation.run()
         over.set()
         for agent in agents:
@@ -102,7 +109,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     given = parser.parse_args()
     cases: list[float | None] = [None, 1.0, 5.0, 15.0]
-    names = ["nobody hostile" if case is None else f"noise of norm {case:g}" for case in cases]
+    names = [
+        "nobody hostile" if case is None else f"reversed, {case:g} medians long" for case in cases
+    ]
     print("| aggregator | " + " | ".join(names) + " |")
     print("|---|" + "---:|" * len(cases))
     for name, aggregator in AGGREGATORS.items():

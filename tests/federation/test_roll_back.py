@@ -19,8 +19,9 @@ from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
 from fedast.federation import wire
 from fedast.federation.guard import Guard, Remedy, Verdict
+from fedast.federation.lengths import lengths
 from fedast.federation.memory import Hub, MemoryClient, MemoryServer
-from fedast.federation.norms import NormBounds
+from fedast.federation.norms import NormBounds, Norms
 from fedast.run.federate import Federation
 from tests.federation.support import agent, audit, two_tasks
 
@@ -212,3 +213,20 @@ def test_the_bound_follows_honest_norms_and_knows_its_limits() -> None:
     fixed = NormBounds(7.0, 10.0).bound("a", 5.0, 5)
     assert fixed is not None
     assert (fixed.limit, fixed.settled) == (7.0, True)
+
+
+def test_running_statistics_are_bounded_by_their_distance_from_the_servers() -> None:
+    model = torch.tensor([3.0, 4.0, 1.0, 1.0])  # two parameters, two buffers
+    update = np.array([0.6, 0.8], np.float32)
+    found = lengths(update, np.array([1.0, 4.0], np.float32), model, 2)
+    assert (found.norm, found.spread) == (1.0, 3.0)
+    assert lengths(np.array([0.6, 0.8, 9.0, 9.0], np.float32), None, model, 2).norm == 1.0
+    norms = Norms("adaptive", 10.0)
+    for client in range(3):
+        norms.heard("a", client, found.norm, found.spread)
+    bound = norms.buffers.bound("a", found.own, clients=4)
+    assert bound is not None
+    assert bound.limit == 30.0
+    huge = lengths(update, np.array([3e38, -3e38], np.float32), model, 2)
+    assert huge.spread is not None
+    assert bound.limit < huge.spread < math.inf
