@@ -2,8 +2,8 @@
 
 Trains digits-mlp with eight clients over the in-memory transport and with the adaptive norm bound.
 Client 7 trains as the others do, and sends its update with the opposite sign, as many times as long
-as the median of the norms so far as the table says: within the bound. Prints the last metric after so
-many rounds.
+as the median of the norms so far as the table says: within the bound. Prints the last metric after
+so many rounds.
 
     python benchmarks/hostile_client.py --rounds 40
 """
@@ -109,9 +109,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     given = parser.parse_args()
     cases: list[float | None] = [None, 1.0, 5.0, 15.0]
-    names = [
-        "nobody hostile" if case is None else f"reversed, {case:g} medians long" for case in cases
-    ]
+    names = ["nobody hostile" if case is None else f"{case:g} medians" for case in cases]
     print("| aggregator | " + " | ".join(names) + " |")
     print("|---|" + "---:|" * len(cases))
     for name, aggregator in AGGREGATORS.items():
