@@ -22,7 +22,7 @@ from fedast.learner.models import TaskModels
 from fedast.run.build import build_tasks
 from fedast.run.simulate import simulate
 
-FACTORS = (3.0, 5.0, 10.0, 20.0)
+FACTORS = (5.0, 10.0, 20.0, 50.0)
 
 
 class Seen:
