@@ -87,12 +87,12 @@ class Scripted:
             self.federation = None
             raise
         server = federation.server
-        await server._transport.start(server.state.sequence, server._publisher.upload_limit)
-        for send in list(server.state.driver.open.values()):
-            await server._publisher.publish(send.task, send.version)
-        if server._resend:
+        epoch = await server._transport.start(server.state.sequence, server._publisher.upload_limit)
+        server._publisher.epoch = epoch or ""
+        await server._resending.publish()
+        if server._resending.pending:
             await self._read()
-            await server._send_again()
+            await server._resending.go_on(idle=True)
 
     async def join(self, client: int) -> None:
         await self._greet(client, bye=False)

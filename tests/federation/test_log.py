@@ -41,6 +41,16 @@ LINES = {
     '{"e":"failure","c":1,"t":0.0}': le.TrainingFailed(1),
     '{"e":"strike","c":1,"place":7,"t":0.0}': le.StrikeRecorded(1, 7),
     '{"e":"superseded","place":7,"t":0.0}': le.UploadIgnored(7),
+    '{"e":"arrive","r":1,"w":0.5,"l":0.25,"place":7,"norm":2.5,"t":0.0}': le.UpdateReceived(
+        1, 0.5, 0.25, 7, 2.5
+    ),
+    '{"e":"lost","r":1,"invalid":true,"place":7,"norm":9.0,"doubted":true,"t":0.0}': (
+        le.RequestFailed(1, True, 7, 9.0, None, True)
+    ),
+    '{"e":"guard","t":0.0}': le.ModelsGuarded(),
+    '{"e":"rollback","task":"a","version":5,"back_to":3,"why":"w","suspects":[[1,2]],"t":0.0}': (
+        le.ModelRolledBack("a", 5, 3, "w", ((1, 2),))
+    ),
 }
 
 

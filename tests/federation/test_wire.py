@@ -236,3 +236,27 @@ def test_buffers_travel_in_single_precision_beside_the_update() -> None:
     end = 9 + struct.unpack(">I", model[5:9])[0]
     with pytest.raises(wire.WireError, match="nothing else"):
         wire.decode(model[:end] + body, wire.Model)
+
+
+def test_fields_that_earlier_versions_do_not_know_may_be_missing() -> None:
+    hello = wire.Hello(1, "fedast 0.1.0", ("a",))
+    update = wire.Update(1, "t", "a", 0.5, 0.0, 9, None, metric=0.5)
+    for message in (hello, update):
+        data = wire.encode(message)
+        assert b"means" not in data
+        assert b"samples_of_tasks" not in data
+        assert wire.decode(data, type(message)) == message
+    said = wire.Hello(1, "fedast", ("a",), samples_of_tasks=(7,))
+    measured = wire.Update(1, "t", "a", 0.5, 0.0, 9, None, metric=0.5, means=(0.25,))
+    assert wire.decode(wire.encode(said), wire.Hello) == said
+    assert wire.decode(wire.encode(measured), wire.Update) == measured
+
+
+@pytest.mark.parametrize(
+    ("loss", "work", "models_fault"),
+    [(1e300, 0.1, True), (float("nan"), 0.1, True), (0.1, 1e9, False), (0.1, -1.0, False)],
+)
+def test_losses_and_times_are_in_range(loss: float, work: float, models_fault: bool) -> None:
+    update = wire.Update(1, "t", "a", loss, work, 9, np.zeros(3, np.float32))
+    assert wire.problem(update, 3, None) is not None
+    assert wire.may_be_the_models_fault(update) is models_fault

@@ -25,7 +25,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias, final
 
@@ -73,14 +73,14 @@ class Cache:
 
     def latest(self, clients: Sequence[ClientId]) -> torch.Tensor:
         self._admit(clients)
-        rows = [client if client < self._first else self._late[client] for client in clients]
+        rows = [self._row(client) for client in clients]
         return self._rows[torch.tensor(rows, device=self._rows.device)].to(self.mean)
 
     def remember(self, clients: Sequence[ClientId], updates: torch.Tensor) -> None:
         """Of a client that is there twice, the later update."""
         last = {client: place for place, client in enumerate(clients)}
         before = self.latest(list(last))
-        rows = [client if client < self._first else self._late[client] for client in last]
+        rows = [self._row(client) for client in last]
         new = updates[list(last.values())].to(self._rows.device, self._rows.dtype)
         self._rows[torch.tensor(rows, device=self._rows.device)] = new
         change = new.to(self.mean) - before  # as it was rounded
@@ -98,6 +98,20 @@ class Cache:
             rows[:count] = self._rows
             self._rows = rows
             self.mean = self.mean * (count / wanted)
+
+    def _row(self, client: ClientId) -> int:
+        return client if client < self._first else self._late[client]
+
+    def forget(self, clients: Collection[ClientId]) -> None:
+        """As if these had never sent anything. The mean is made anew: it may not be finite."""
+        known = [client for client in clients if client < self._first or client in self._late]
+        if known:
+            rows = sorted(self._row(client) for client in known)
+            self._rows[torch.tensor(rows, device=self._rows.device)] = 0
+        total = torch.zeros_like(self.mean)
+        for some in torch.split(self._rows, 64):
+            total += some.to(total).sum(dim=0)
+        self.mean = total / len(self._rows)
 
     def state(self) -> dict[str, torch.Tensor]:
         state = {"rows": self._rows, "mean": self.mean}
@@ -146,6 +160,11 @@ class Calibrator:
             self.rounds += 1
         self.cache.remember(clients, updates)
         return direction
+
+    def forget(self, clients: Collection[ClientId]) -> None:
+        """What these clients sent, and what was measured of it, was bad."""
+        self.cache.forget(clients)
+        self._pairs, self._plain, self._calibrated, self._last = 0, 0.0, 0.0, None
 
     def _measure(self, updates: torch.Tensor, differences: torch.Tensor) -> None:
         both = torch.stack([updates, differences], dim=1)

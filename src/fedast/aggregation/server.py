@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import final
 
 import torch
@@ -68,6 +68,17 @@ class Server:
         values = torch.stack([values.to(present) for values in sent if values is not None])
         factors = None if weights is None else present.new_tensor([weights[p] for p in places])
         return mixed(self._aggregate, self._share, present, values, factors)
+
+    def memory(self) -> dict[str, torch.Tensor]:
+        """What the optimizer remembers, to go back to. (A step replaces these tensors; it does not
+        change them.)"""
+        return dict(self._optimizer.state())
+
+    def go_back(self, memory: Mapping[str, torch.Tensor], suspects: Collection[ClientId]) -> None:
+        """Remember what ``memory`` gave, and nothing of what these clients sent."""
+        self._optimizer.restore(memory)
+        if self.calibrator is not None:
+            self.calibrator.forget(suspects)
 
     def state(self) -> dict[str, torch.Tensor]:
         state = {f"step.{name}": value for name, value in self._optimizer.state().items()}

@@ -22,6 +22,7 @@ from fedast.aggregation.server_optimizers import SERVER_OPTIMIZERS, ServerOptimi
 from fedast.aggregation.settings import Calibration
 from fedast.algorithms.fedast import FedASTDynamic
 from fedast.algorithms.options import ALGORITHMS, AlgorithmOptions, LearningRate
+from fedast.federation.norms import NORM_FACTOR
 from fedast.federation.transports import TRANSPORTS, Nats, TransportOptions
 from fedast.parts.options import Options, Section
 from fedast.parts.registry import Part
@@ -167,6 +168,10 @@ class Compute(Section):
     """CPU threads of one run, for serial training and all that is not training."""
 
 
+def _off(given: Any) -> Any:
+    return None if given == "off" else given
+
+
 class FederationConfig(Section):
     """A real federation: ``fedast serve`` and ``fedast client``. Times are in seconds."""
 
@@ -185,14 +190,23 @@ class FederationConfig(Section):
     snapshot_every: float = Field(10.0, ge=0)
     """Between snapshots of the server's state, from which a restart goes on; more if they take long
     to make."""
-    norm_bound: float | None = Field(None, gt=0)
-    """Updates with a larger norm are invalid."""
+    norm_bound: (
+        Annotated[float, Field(gt=0)] | Literal["adaptive"] | Annotated[None, BeforeValidator(_off)]
+    ) = "adaptive"
+    """Updates with a larger norm are invalid: a number; adaptive: norm_factor times the median of
+    the norms that different clients sent lately; off."""
+    norm_factor: float = Field(NORM_FACTOR, gt=1)
+    """How many times the median an update's norm may be, with an adaptive norm_bound."""
     half_uploads: bool = False
     """Whether clients upload in half precision."""
     evaluate: Literal["server", "clients"] = "server"
     """Where models are evaluated: on the task's test set, or on samples that clients hold back."""
     evaluators: int = Field(5, ge=1)
-    """Clients that evaluate a model; their numbers of samples are their weights."""
+    """Clients that evaluate a model; their numbers of samples are their weights, but none weighs
+    more than twice the median."""
+    evaluation_aggregate: Literal["mean", "median"] = "mean"
+    """How their answers become one: as if measured on all their samples together, or the median
+    over clients, which resists wrong answers."""
     holdout: float = Field(0.2, gt=0, lt=1)
     """The part of its samples that a client holds back where clients evaluate."""
     strikes: int = Field(3, ge=1)

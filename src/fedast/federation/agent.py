@@ -22,6 +22,7 @@ import numpy as np
 from fedast.core.protocol import ClientId, TaskName
 from fedast.federation import wire
 from fedast.federation.transport import ClientTransport, Delivery
+from fedast.learner.protocol import Evaluation
 
 log = logging.getLogger("fedast.client")
 
@@ -50,8 +51,12 @@ class Training(Protocol):
         loss, and the number of samples of this client."""
         ...
 
-    def evaluate(self, task: TaskName, vector: wire.Vector) -> tuple[float, float, int]:
-        """Metric and loss on held-out samples, and their number."""
+    def measure(self, task: TaskName, vector: wire.Vector) -> tuple[Evaluation, int]:
+        """How a model does on held-out samples, and their number."""
+        ...
+
+    def samples(self, task: TaskName) -> int:
+        """How many samples of this task the client has."""
         ...
 
 
@@ -106,7 +111,10 @@ class Agent:
 
     def _hello(self, bye: bool = False) -> bytes:
         tasks = tuple(self._training.tasks)
-        return wire.encode(wire.Hello(self._client, self._software, tasks, bye, self._idle))
+        samples = tuple(self._training.samples(task) for task in tasks)
+        return wire.encode(
+            wire.Hello(self._client, self._software, tasks, bye, self._idle, samples)
+        )
 
     async def serve(self, delivery: Delivery) -> None:
         """Answer one request."""
@@ -183,14 +191,20 @@ class Agent:
 
     async def _evaluate(self, request: wire.Request, vector: wire.Vector) -> wire.Update:
         try:
-            metric, loss, samples = await asyncio.to_thread(
-                self._training.evaluate, request.task, vector
-            )
+            found, samples = await asyncio.to_thread(self._training.measure, request.task, vector)
         except Exception as error:  # whatever the user's own data or model raises
             log.exception("evaluation failed")
             return self._failure(request, f"{type(error).__name__}: {error}"[:500])
         return wire.Update(
-            request.id, request.token, request.task, loss, 0.0, samples, None, metric=metric
+            request=request.id,
+            token=request.token,
+            task=request.task,
+            loss=found.loss,
+            work_seconds=0.0,
+            samples=samples,
+            vector=None,
+            metric=found.metric,
+            means=found.means or None,
         )
 
     def _failure(self, request: wire.Request, why: str) -> wire.Update:

@@ -9,6 +9,8 @@ same effects; that is how a server recovers from a crash.
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,11 +34,14 @@ from fedast.core.protocol import (
     Observer,
     Reallocate,
     RequestId,
+    RequestLost,
     TaskName,
     VariancesMeasured,
     Version,
 )
 from fedast.core.streams import Stream
+from fedast.federation.guard import Remedy
+from fedast.federation.roll_back import RollBacks
 from fedast.learner.protocol import Learner
 
 
@@ -108,7 +113,7 @@ class Ask:
     """Have clients evaluate this model; ``Evaluated`` will follow."""
 
     task: TaskName
-    round: Version
+    version: Version
 
 
 Effect: TypeAlias = Send | Withdraw | Ask
@@ -123,38 +128,104 @@ class Driver:
         observer: Observer,
         *,
         ask_clients: bool = False,
+        roll_backs: RollBacks | None = None,
     ) -> None:
-        """``ask_clients``: clients evaluate models, not the learner."""
+        """``ask_clients``: clients evaluate models, not the learner. ``roll_backs``: what to do
+        about a model that goes bad; by default nothing."""
         self._algorithm = algorithm
         self._learner = learner
         self._observer = observer
         self.open: dict[RequestId, Send] = {}
         """Requests in flight, as they were sent."""
         self._ask_clients = ask_clients
-        self.asked: dict[tuple[TaskName, Version], None] = {}
-        """Evaluations that clients were asked for and that have no result yet."""
+        self.asked: dict[tuple[TaskName, Version], Version] = {}
+        """Evaluations that clients were asked for and that have no result yet: the model's version,
+        and the round in which the algorithm asked."""
         self.sent = 0
         """The number of requests so far."""
+        self.roll_backs = roll_backs or RollBacks()
+        self._judged_in: dict[TaskName, Version] = {}
+        """The latest round in which each task was to be evaluated."""
+        self._next: deque[Event] = deque()
+        """What follows from a roll-back, once the algorithm is done with the present event."""
 
     @property
     def unfinished(self) -> tuple[TaskName, ...]:
         return self._algorithm.unfinished
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
-        """Pass an event to the algorithm; the effects to carry out."""
+    def handle(
+        self, event: Event, now: float, typical: tuple[float, float] | None = None
+    ) -> list[Effect]:
+        """Pass an event to the algorithm; the effects to carry out. An ``Evaluated`` that comes
+        from clients has the model's version as its round; ``typical`` are then the medians of
+        their metrics and losses."""
         effects: list[Effect] = []
         if isinstance(event, Evaluated):
-            if self.asked.pop((event.task, event.round), 0) == 0:
+            key = event.task, event.round
+            if key not in self.asked:
                 return []  # it has a result already
+            round_ = self.asked.pop(key)
+            event = self._judged(round_, event, typical or (event.metric, event.loss))
             self._observer.evaluated(now, event)
+        self._deliver(event, now, effects)
+        return effects
+
+    def answered(self, send: Send, now: float, *, valid: bool, clients: int) -> list[Effect]:
+        """A request was answered, by an update that is as it should be or by one that the model may
+        be to blame for; ``clients``: how many there are."""
+        effects: list[Effect] = []
+        remedy = self.roll_backs.answered(
+            send.task, send.version, send.client, valid=valid, clients=clients
+        )
+        if remedy is Remedy.ROLL_BACK:
+            self._roll_back(send.task, "most clients could not train it")
+        elif remedy is Remedy.END and send.task in self.unfinished:
+            self._next.append(Evaluated(send.task, self._judged_in[send.task], math.nan, math.nan))
+        self._follow_up(now, effects)
+        return effects
+
+    def _deliver(self, event: Event, now: float, effects: list[Effect]) -> None:
         execute = partial(self._execute, effects)
         deliver(event, now, self._algorithm, execute, self._observer)
-        return effects
+        self._follow_up(now, effects)
+
+    def _follow_up(self, now: float, effects: list[Effect]) -> None:
+        execute = partial(self._execute, effects)
+        while self._next:
+            event = self._next.popleft()
+            if isinstance(event, RequestLost) and event.request not in self.open:
+                continue
+            if isinstance(event, Evaluated):
+                self._observer.evaluated(now, event)
+            deliver(event, now, self._algorithm, execute, self._observer)
+
+    def _judged(self, round_: Version, found: Evaluated, typical: tuple[float, float]) -> Evaluated:
+        """The evaluation of a version as the algorithm, which counts rounds, gets it. If the model
+        was bad, it is that of the version it goes back to."""
+        task = found.task
+        if self.roll_backs.judge(task, found.round, *typical):
+            self._roll_back(task, f"its metric was {typical[0]:g}, its loss {typical[1]:g}")
+            return Evaluated(task, round_, *self.roll_backs.good(task))
+        return Evaluated(task, round_, found.metric, found.loss)
+
+    def _roll_back(self, task: TaskName, why: str) -> None:
+        """Back to the last good version, as a new one. What was trained on versions since is of no
+        use, and the algorithm, which does not know of it, has its requests lost."""
+        self.roll_backs.roll_back(task, why)
+        self._next.extend(
+            RequestLost(request) for request, send in self.open.items() if send.task == task
+        )
+        good = self.roll_backs.good(task)
+        for key, round_ in list(self.asked.items()):
+            if key[0] == task:
+                del self.asked[key]
+                self._next.append(Evaluated(task, round_, *good))
 
     def _execute(self, effects: list[Effect], command: Command) -> Event | None:
         match command:
             case Dispatch():
-                send = Send(command.request, command.task, command.client, command.version)
+                version = self.roll_backs.version(command.task, command.version)
+                send = Send(command.request, command.task, command.client, version)
                 self.open[send.request] = send
                 self.sent = max(self.sent, send.request + 1)
                 self._learner.dispatch(send.request, send.task, send.client, send.version)
@@ -163,20 +234,30 @@ class Driver:
                 self.open.pop(command.request, None)
                 if command.counted:
                     self._learner.accept(command.request, command.task)
+                    self.roll_backs.accepted(command.task, command.request, command.client)
             case Aggregate():
                 self._learner.aggregate(command.task, command.requests, command.weights)
+                self.roll_backs.aggregated(command.task, command.round, command.requests)
             case Evaluate() if self._ask_clients:
-                self.asked[command.task, command.round] = None
-                effects.append(Ask(command.task, command.round))
+                self._judged_in[command.task] = command.round
+                version = self.roll_backs.version(command.task, command.round)
+                self.asked[command.task, version] = command.round
+                self.roll_backs.keep(command.task)
+                effects.append(Ask(command.task, version))
             case Evaluate():
+                self._judged_in[command.task] = command.round
+                self.roll_backs.keep(command.task)
                 found = self._learner.evaluate(command.task)
-                return Evaluated(command.task, command.round, found.metric, found.loss)
+                version = self.roll_backs.version(command.task, command.round)
+                evaluated = Evaluated(command.task, version, found.metric, found.loss)
+                return self._judged(command.round, evaluated, (found.metric, found.loss))
             case MeasureVariances():
                 return VariancesMeasured(
                     {name: self._learner.variance(name) for name in command.tasks}
                 )
             case Drop():
                 self._learner.drop(command.request, command.task)
+                self.roll_backs.dropped(command.task, command.request)
                 gone = self.open.pop(command.request, None)
                 if gone is not None:
                     effects.append(Withdraw(gone))

@@ -28,6 +28,8 @@ from fedast.federation.log_events import (
     ModelEvaluated,
     ModelPublished,
     ModelRetired,
+    ModelRolledBack,
+    ModelsGuarded,
     Paused,
     RequestFailed,
     Resumed,
@@ -59,6 +61,8 @@ _KINDS: Mapping[str, type[LogEvent]] = {
     "failure": TrainingFailed,
     "strike": StrikeRecorded,
     "superseded": UploadIgnored,
+    "guard": ModelsGuarded,
+    "rollback": ModelRolledBack,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _KEYS = {"client": "c", "request": "r", "work_seconds": "w", "sequence": "place"}
@@ -110,6 +114,8 @@ def decode(line: str | bytes, *, exact: bool = False) -> Entry:
         if kind is TasksEnded:
             values["tasks"] = tuple(values["tasks"])
             values["reason"] = StopReason(values["reason"])
+        elif kind is ModelRolledBack:
+            values["suspects"] = tuple((request, client) for request, client in values["suspects"])
         if exact and not table.keys() <= {"e", "t", *(key for _, key, _ in _FIELDS[kind])}:
             raise ValueError("it has an unknown key")
         return Entry(table["t"], kind(**values), tuple(table.get("a", ())))

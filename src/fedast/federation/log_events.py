@@ -50,6 +50,10 @@ class UpdateReceived:
     work_seconds: float
     loss: float
     sequence: int
+    norm: float | None = None
+    """Of the update, for the bound on the norms of others; not recorded by version 0.1.0."""
+    spread: float | None = None
+    """How far its buffers are from the server's, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,11 @@ class RequestFailed:
     invalid: bool
     sequence: int | None = None
     """None if no upload says so: the request timed out."""
+    norm: float | None = None
+    spread: float | None = None
+    """As in ``UpdateReceived``, if the update was refused for one of them."""
+    doubted: bool | None = None
+    """Whether the model that the client was given may be to blame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,9 @@ class ModelEvaluated:
     round: Version
     metric: float
     loss: float
+    median_metric: float | None = None
+    median_loss: float | None = None
+    """Over the clients, each counted once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +151,24 @@ class UploadIgnored:
     sequence: int
 
 
+@dataclass(frozen=True, slots=True)
+class ModelsGuarded:
+    """From now on, models that go bad are rolled back. (Version 0.1.0 did not do so.)"""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRolledBack:
+    """For the record: it follows from the events before it."""
+
+    task: TaskName
+    version: Version
+    """The new version, which is the same as ``back_to``."""
+    back_to: Version
+    why: str
+    suspects: tuple[tuple[RequestId, ClientId], ...]
+    """Updates in the versions that were undone, and who sent them."""
+
+
 LogEvent: TypeAlias = (
     Configured
     | ClientJoined
@@ -158,6 +188,8 @@ LogEvent: TypeAlias = (
     | TrainingFailed
     | StrikeRecorded
     | UploadIgnored
+    | ModelsGuarded
+    | ModelRolledBack
 )
 
 

@@ -34,6 +34,7 @@ class ServerMetrics:
         self.updates = counter("updates", "Updates that counted.", "task")
         self.invalid = counter("invalid_updates", "Updates that were refused.")
         self.ignored = counter("ignored_updates", "Updates that came late, twice or unasked for.")
+        self.roll_backs = counter("roll_backs", "Times that a model went bad and back.", "task")
         self.commit_failures = counter("commit_failures", "Commits that failed.")
         self.commits = Histogram(
             "fedast_commit_seconds", "Time of a commit.", registry=self.registry

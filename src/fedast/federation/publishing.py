@@ -9,7 +9,7 @@ it makes a name a new one, and says nothing about the assignment.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import final
 
 import numpy as np
@@ -105,22 +105,22 @@ class Publisher:
         await self._transport.send(send.client, self.request_name(send), data, model)
 
     async def send_evaluation(
-        self, task: TaskName, version: Version, token: str, clients: Iterable[ClientId]
+        self, task: TaskName, version: Version, tokens: Mapping[ClientId, str]
     ) -> None:
-        """Ask these clients to evaluate a model."""
+        """Ask these clients to evaluate a model, each with its own token."""
         model = await self.publish(task, version)
-        request = wire.Request(
-            kind="evaluate",
-            id=version,
-            token=token,
-            task=task,
-            version=version,
-            model=model,
-            size=self.sizes[task],
-            half=False,
-        )
-        name = f"e{self._numbers[task]}-{version}-{token}"
-        for client in clients:
+        for client, token in tokens.items():
+            request = wire.Request(
+                kind="evaluate",
+                id=version,
+                token=token,
+                task=task,
+                version=version,
+                model=model,
+                size=self.sizes[task],
+                half=False,
+            )
+            name = f"e{self._numbers[task]}-{version}-{token}"
             await self._transport.send(client, name, wire.encode(request), model)
 
     async def withdraw(self, send: Send) -> None:

@@ -28,7 +28,7 @@ from fedast.federation.commits import Committer
 from fedast.federation.control import ControlCommands
 from fedast.federation.driver import Ask, Driver, Effect, LivePool, Send, Withdraw
 from fedast.federation.evaluation import FederatedEvaluation
-from fedast.federation.evaluator import Evaluator
+from fedast.federation.evaluator import Evaluator, Measured
 from fedast.federation.event_file import EventFile
 from fedast.federation.faults import ServerFault
 from fedast.federation.leases import Leases
@@ -38,6 +38,8 @@ from fedast.federation.log_events import (
     Configured,
     Entry,
     LogEvent,
+    ModelRolledBack,
+    ModelsGuarded,
     RequestFailed,
     TasksEnded,
     TrainingBegan,
@@ -45,9 +47,12 @@ from fedast.federation.log_events import (
 from fedast.federation.membership import Membership
 from fedast.federation.metrics import ServerMetrics
 from fedast.federation.model_store import ModelStore
+from fedast.federation.norms import NORM_FACTOR, NormBound, Norms
+from fedast.federation.pooling import Pooling
 from fedast.federation.publishing import Publisher
 from fedast.federation.recovery import Recovery
 from fedast.federation.resending import Resending
+from fedast.federation.roll_back_events import described, roll_back_events
 from fedast.federation.snapshots import ControlPlane
 from fedast.federation.state import ServerLearner, ServerState
 from fedast.federation.transport import (
@@ -91,12 +96,16 @@ class Options:
     redeliver_after: float = 30.0
     """After which a client that says it is idle is given its requests again."""
     commit_every: float = 1.0
-    norm_bound: float | None = None
-    """Updates with a larger norm are invalid."""
+    norm_bound: NormBound = "adaptive"
+    """Updates with a larger norm are invalid; adaptive: see ``norms``."""
+    norm_factor: float = NORM_FACTOR
+    """How many medians long an update may be."""
     half: bool = False
     """Uploads in half precision."""
     evaluators: int = 5
     """Clients that evaluate a model in a federated evaluation."""
+    pooling: Pooling = "mean"
+    """How their answers become one."""
     strikes: int = 3
     """Invalid uploads after which a client is quarantined."""
     deadlines: tuple[Deadline, ...] = ()
@@ -128,13 +137,17 @@ class FederationServer:
         replay_all: bool,
         options: Options,
         metrics: ServerMetrics,
+        measured: Mapping[TaskName, Measured] | None = None,
+        rolled_back: Callable[[float, ModelRolledBack], None] = lambda now, event: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``later``: tasks that can be added; ``tasks``: all of them, in a fixed order.
+        ``measured``: how they are evaluated; by default by their accuracy.
         ``configured`` starts a new log; ``schedule`` and ``decisions`` observe the driver.
         ``kept`` and ``outside``: what a snapshot has to hold beside the server's own state, and
         what it refers to. ``replay_all``: never start from a snapshot if the log is whole."""
         self._recording = recording
+        self._learner = learner
         self._tasks = tasks
         self._transport = transport
         self._wal = wal
@@ -149,8 +162,10 @@ class FederationServer:
             pool=pool,
             learner=learner,
             membership=Membership(options.strikes),
+            norms=Norms(options.norm_bound, options.norm_factor),
             later=later,
             wants_loss=wants_loss,
+            rolled_back=rolled_back,
         )
         plane = ControlPlane(
             {"state": state, "driver": driver, "pool": pool, "decisions": decisions, **kept},
@@ -188,6 +203,8 @@ class FederationServer:
             publisher=self._publisher,
             leases=self._leases,
             recorder=self,
+            measured=measured or {name: Measured() for name in tasks},
+            pooling=options.pooling,
         )
         self._resending = Resending(
             state=state,
@@ -205,7 +222,6 @@ class FederationServer:
             leases=self._leases,
             recorder=self,
             metrics=metrics,
-            norm_bound=options.norm_bound,
         )
         self._control = ControlCommands(state=state, metrics=metrics, recorder=self, stop=self.stop)
         self._committer = Committer(
@@ -242,9 +258,14 @@ class FederationServer:
         self._publisher.secret = self._wal.secret()
         if past is None:
             self.note(self._configured)
+            self.note(ModelsGuarded())
             return
         self._offset += past.time
         self._leases.restart(self.state.pool.here, self.now)
+        roll_backs = self.state.driver.roll_backs
+        roll_backs.take_notices(), roll_backs.take_due()  # they were carried out at the time
+        if not roll_backs.on:
+            self.note(ModelsGuarded())  # the log was begun by an earlier version
         self._resending.soon()
 
     # --- recording ------------------------------------------------------------------------------
@@ -263,8 +284,14 @@ class FederationServer:
             await self._committer.commit_at_last(lambda: self._stopping)
             if self._wal.dirty:
                 return  # told to stop while the disk is full
+        for rolled_back in roll_back_events(self._learner, self.state.driver.roll_backs):
+            log.error("%s", described(rolled_back))
+            self._metrics.roll_backs.labels(rolled_back.task).inc()
+            self.note(rolled_back)
         for effect in effects:
             await self._carry_out(effect)
+        for client in self.state.driver.roll_backs.take_due():
+            await self._uploads.strike(client, self.state.sequence)
         self._metrics.update(self.state.pool)
 
     def note(self, event: LogEvent) -> None:
@@ -288,7 +315,7 @@ class FederationServer:
             case Send():
                 await self._send(effect)
             case Ask():
-                await self._evaluator.ask(effect.task, effect.round)
+                await self._evaluator.ask(effect.task, effect.version)
             case Withdraw():
                 await self._publisher.withdraw(effect.sent)
             case _:
@@ -347,6 +374,7 @@ class FederationServer:
         if client in state.membership.quarantined:
             return
         self._leases.seen(client, self.now)
+        self._evaluator.greeted(hello)
         if hello.bye:
             await self._left(client, "it said goodbye")
         elif client not in state.pool:

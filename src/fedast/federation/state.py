@@ -6,7 +6,7 @@ and touches neither network nor disk: what has to be done is returned as effects
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, assert_never, final
 
 import torch
@@ -26,7 +26,7 @@ from fedast.core.protocol import (
     UpdateArrived,
     Version,
 )
-from fedast.federation.driver import Driver, Effect, LivePool
+from fedast.federation.driver import Driver, Effect, LivePool, Send
 from fedast.federation.log_events import (
     ClientJoined,
     ClientLeft,
@@ -37,6 +37,8 @@ from fedast.federation.log_events import (
     ModelEvaluated,
     ModelPublished,
     ModelRetired,
+    ModelRolledBack,
+    ModelsGuarded,
     Paused,
     RequestFailed,
     Resumed,
@@ -49,6 +51,8 @@ from fedast.federation.log_events import (
     UploadIgnored,
 )
 from fedast.federation.membership import Membership
+from fedast.federation.norms import Norms
+from fedast.learner.remote import Undone
 from fedast.training.trainer import Update
 
 
@@ -66,6 +70,14 @@ class ServerLearner(Protocol):
         ...
 
     def version(self, task: TaskName) -> Version: ...
+
+    def move(self, task: TaskName) -> float:
+        """The norm of an update that moves a client's model by the model's own norm."""
+        ...
+
+    def take_undone(self) -> Sequence[Undone]:
+        """Steps since this was last asked that would have made a model not finite."""
+        ...
 
     def state(self) -> Mapping[str, torch.Tensor]:
         """Everything that a commit must keep."""
@@ -87,16 +99,21 @@ class ServerState:
         pool: LivePool,
         learner: ServerLearner,
         membership: Membership,
+        norms: Norms,
         later: Mapping[TaskName, TaskSpec],
         wants_loss: bool,
+        rolled_back: Callable[[float, ModelRolledBack], None],
     ) -> None:
-        """``later``: tasks that can be added while training."""
+        """``later``: tasks that can be added while training. ``rolled_back`` is told of models
+        that went bad, for the records."""
         self.driver = driver
         self.pool = pool
         self.membership = membership
+        self.norms = norms
         self.later = dict(later)
         self._learner = learner
         self._wants_loss = wants_loss
+        self._rolled_back = rolled_back
         self.training = False
         """Whether training has begun."""
         self.sequence = 0
@@ -134,12 +151,18 @@ class ServerState:
                         self._learner.receive(event.request, update)
                 loss = event.loss if self._wants_loss else None
                 arrived = UpdateArrived(event.request, event.work_seconds, loss)
-                return self.driver.handle(arrived, now)
+                effects = self.driver.handle(arrived, now)
+                return effects + self._answered(event, send, now, valid=True)
             case RequestFailed():
-                return self.driver.handle(RequestLost(event.request, event.invalid), now)
+                send = self.driver.open.get(event.request)
+                effects = self.driver.handle(RequestLost(event.request, event.invalid), now)
+                return effects + self._answered(event, send, now, valid=False)
             case ModelEvaluated():
                 found = Evaluated(event.task, event.round, event.metric, event.loss)
-                return self.driver.handle(found, now)
+                typical = None
+                if event.median_metric is not None and event.median_loss is not None:
+                    typical = event.median_metric, event.median_loss
+                return self.driver.handle(found, now, typical)
             case TaskStarted():
                 return self.driver.handle(TaskAdded(self.later.pop(event.task)), now)
             case TasksEnded():
@@ -159,11 +182,26 @@ class ServerState:
                 self.membership.failed(event.client)
             case StrikeRecorded():
                 self.membership.strike(event.client)
+            case ModelsGuarded():
+                self.driver.roll_backs.begin()
+            case ModelRolledBack():
+                self._rolled_back(now, event)
             case Configured() | EvaluationReceived() | UploadIgnored():
                 pass
             case _:
                 assert_never(event)
         return []
+
+    def _answered(
+        self, event: UpdateReceived | RequestFailed, send: Send | None, now: float, *, valid: bool
+    ) -> list[Effect]:
+        """What an answer says about the norms that are usual, and about the model."""
+        if send is None:
+            return []
+        self.norms.heard(send.task, send.client, event.norm, event.spread)
+        if isinstance(event, RequestFailed) and not event.doubted:
+            return []
+        return self.driver.answered(send, now, valid=valid, clients=len(self.pool))
 
     def _pool_changed(self, now: float) -> list[Effect]:
         return self.driver.handle(PoolChanged(), now) if self.training else []

@@ -16,6 +16,7 @@ from fedast.federation import wire
 from fedast.federation.driver import Send
 from fedast.federation.evaluator import Evaluator
 from fedast.federation.leases import Leases
+from fedast.federation.lengths import Lengths, lengths
 from fedast.federation.log_events import (
     ClientQuarantined,
     RequestFailed,
@@ -47,16 +48,15 @@ class Uploads:
         leases: Leases,
         recorder: Recorder,
         metrics: ServerMetrics,
-        norm_bound: float | None,
     ) -> None:
         self._state = state
+        self._learner = learner
         self._buffers = {name: learner.buffers(name) for name in publisher.sizes}
         self._publisher = publisher
         self._evaluator = evaluator
         self._leases = leases
         self._recorder = recorder
         self._metrics = metrics
-        self._norm_bound = norm_bound
 
     async def handle(self, upload: Uploaded) -> None:
         if upload.sequence <= self._state.sequence:
@@ -129,29 +129,77 @@ class Uploads:
             return
         size, buffers = self._publisher.sizes[send.task], self._buffers[send.task]
         try:
-            problem = wire.problem(update, size, self._norm_bound, buffers)
+            problem = wire.problem(update, size, None, buffers)
         except Exception as error:  # the last point where the client may be at fault
             problem = f"it cannot be checked ({type(error).__name__})"
         if problem is not None:
-            await self._invalid(client, request, sequence, problem)
+            failed = RequestFailed(request, True, sequence, doubted=True)
+            doubted = failed if wire.may_be_the_models_fault(update) else None
+            await self._invalid(client, request, sequence, problem, doubted)
             return
         assert update.vector is not None
+        length = lengths(update.vector, update.buffers, self._learner.parameters(send.task),
+                         self._buffers[send.task])  # fmt: skip
+        exceeded = self._exceeded(send, length)
+        if exceeded is not None:
+            why, settled = exceeded
+            failed = RequestFailed(
+                request, True, sequence, length.norm, length.spread, settled or None
+            )
+            await self._invalid(client, request, sequence, why, failed)
+            return
         value = Update(
-            torch.from_numpy(update.vector),
+            self._shortened(send, torch.from_numpy(update.vector), length.norm),
             torch.tensor(update.loss),
             None if update.buffers is None else torch.from_numpy(update.buffers),
         )
-        event = UpdateReceived(request, update.work_seconds, update.loss, sequence)
+        event = UpdateReceived(
+            request, update.work_seconds, update.loss, sequence, length.norm, length.spread
+        )
         await self._recorder.record(event, value)
         self._metrics.updates.labels(send.task).inc()
 
+    def _exceeded(self, send: Send, length: Lengths) -> tuple[str, bool] | None:
+        """Which bound an update exceeds, if it does, and whether enough is known to blame it."""
+        norms, here = self._state.norms, len(self._state.pool)
+        bound = norms.updates.bound(send.task, self._learner.move(send.task), here)
+        if bound is not None and length.norm > bound.limit:
+            why = f"its norm is {length.norm:.3g}, more than {bound.limit:.3g} ({bound.why})"
+            return why, bound.settled
+        bound = norms.buffers.bound(send.task, length.own, here)
+        if bound is not None and length.spread is not None and length.spread > bound.limit:
+            why = (
+                f"its buffers are {length.spread:.3g} away from the server's, more than "
+                f"{bound.limit:.3g} ({bound.why})"
+            )
+            return why, bound.settled
+        return None
+
+    def _shortened(self, send: Send, vector: torch.Tensor, norm: float) -> torch.Tensor:
+        """Once a task has been rolled back, no update of it counts for more than usual: somebody
+        sends what is within the bound and harmful all the same."""
+        usual = self._state.norms.updates.median(send.task)
+        if self._state.driver.roll_backs.count(send.task) == 0 or usual is None or norm <= usual:
+            return vector
+        return vector * (usual / norm)
+
     async def _invalid(
-        self, client: ClientId, request: RequestId | None, sequence: int, why: str
+        self,
+        client: ClientId,
+        request: RequestId | None,
+        sequence: int,
+        why: str,
+        failed: RequestFailed | None = None,
     ) -> None:
-        """Give up the request, if it was the client's own, and give the client a strike."""
+        """Give up the request, if it was the client's own, and give the client a strike; but not
+        if ``failed`` says otherwise: then it was not the client, or that is still to be seen."""
         log.warning("client %d sent an invalid update (request %s): %s", client, request, why)
         self._metrics.invalid.inc()
-        if request is not None:
+        if failed is not None:
+            await self._recorder.record(failed)
+            if self._state.driver.roll_backs.on or not failed.doubted:
+                return
+        elif request is not None:
             await self._recorder.record(RequestFailed(request, True, sequence))
         await self.strike(client, sequence)
 

@@ -26,13 +26,19 @@ PROTOCOL = 1
 _MAGIC = b"FAST"
 _PREFIX = struct.Struct(">4sBI")
 _MAX_HEADER = 64 * 1024
+_MAX_LOSS = 1e15
+_MAX_WORK = 31 * 86400.0
 _TYPES = {"single": np.float32, "half": np.float16}
 _TENSORS = ("vector", "buffers")
 """Fields that follow the header, as tensors."""
+_OPTIONAL = ("means", "samples_of_tasks")
+"""Fields that earlier versions do not know: they are left out if there is nothing to say."""
 
 Vector: TypeAlias = npt.NDArray[np.float32]
 
 
+MAX_SAMPLES = 1_000_000
+"""What a client's claim to have more samples is taken for, if nothing is known of its data."""
 MODEL_GONE = "its model is not there any more"
 """The beginning of ``Update.failed`` if the client is not to blame; part of the protocol."""
 
@@ -87,6 +93,8 @@ class Update:
     buffers: Vector | None = None
     """The values of the model's floating-point buffers, if it has any; ``vector`` is then without
     them."""
+    means: tuple[float, ...] | None = None
+    """In an evaluation: what the metric was finished from (docs/wire.md). Optional."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,8 @@ class Hello:
     tasks: tuple[str, ...]
     bye: bool = False
     idle: bool = False
+    samples_of_tasks: tuple[int, ...] | None = None
+    """How many samples it has, in the order of ``tasks``. Optional."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +135,7 @@ def encode(message: Message, precision: str = "single") -> bytes:
     tensors: dict[str, npt.NDArray[Any]] = {}
     fields = {name: getattr(message, name) for name in message.__slots__}
     vector, buffers = (fields.pop(name, None) for name in _TENSORS)
+    fields = {k: v for k, v in fields.items() if v is not None or k not in _OPTIONAL}
     if vector is not None:
         tensors["vector"] = np.ascontiguousarray(vector, dtype=_TYPES[precision])
     if buffers is not None:  # half precision could be too coarse or too small for them
@@ -176,7 +187,7 @@ def _header_model(kind: type[Message]) -> type[BaseModel]:
     the header."""
     hints = get_type_hints(kind)
     fields: dict[str, Any] = {
-        name: (_COUNT if hints[name] is int else hints[name], ...)
+        name: (_COUNT if hints[name] is int else hints[name], None if name in _OPTIONAL else ...)
         for name in kind.__slots__
         if name not in _TENSORS
     }
@@ -245,6 +256,14 @@ def token(secret: bytes, request: int, client: int, model: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12, key=secret).hexdigest()
 
 
+def may_be_the_models_fault(update: Update) -> bool:
+    """Whether numbers in an update are not finite, or its loss is not possible, as they are for any
+    client that was given a model that has gone bad."""
+    tensors = [t for t in (update.vector, update.buffers) if t is not None]
+    possible = math.isfinite(update.loss) and abs(update.loss) <= _MAX_LOSS
+    return not possible or not all(bool(np.isfinite(tensor).all()) for tensor in tensors)
+
+
 def problem(update: Update, size: int, norm_bound: float | None, buffers: int = 0) -> str | None:
     """What is wrong with an update, or None. ``size``: length of the model, of which ``buffers``
     entries are buffers. In an update without buffers, ``vector`` has entries for them too."""
@@ -261,8 +280,10 @@ def problem(update: Update, size: int, norm_bound: float | None, buffers: int = 
         return f"its vector has {update.vector.size} entries, the model has {wanted}"
     if not np.isfinite(update.vector).all() or not math.isfinite(update.loss):
         return "its vector or loss is not finite"
-    if not math.isfinite(update.work_seconds) or update.work_seconds < 0:
-        return "its work time is negative or not finite"
+    if abs(update.loss) > _MAX_LOSS:
+        return f"its loss of {update.loss:g} is not possible"
+    if not math.isfinite(update.work_seconds) or not 0 <= update.work_seconds <= _MAX_WORK:
+        return "its work time is negative, not finite or longer than a month"
     if norm_bound is not None:
         norm = float(np.linalg.norm(update.vector.astype(np.float64)))
         if norm > norm_bound:

@@ -34,4 +34,4 @@ def measure(
         sums = sums + torch.cat([score.double().reshape(-1), loss.reshape(1)])
     # The only place where the host waits for the device.
     *scores, loss_mean = (total / count for total in sums.tolist())
-    return Evaluation(metric.finish(scores), loss_mean)
+    return Evaluation(metric.finish(scores), loss_mean, tuple(scores))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import final
 
 import torch
 
 from fedast.aggregation.calibration import NoRoom
 from fedast.aggregation.server import Server
-from fedast.core.protocol import TaskName, Version
+from fedast.core.protocol import ClientId, TaskName, Version
 from fedast.learner.evaluation import measure
 from fedast.learner.inference import MakeInference
 from fedast.learner.protocol import Evaluation
@@ -18,6 +19,15 @@ from fedast.learner.versions import VersionStore
 from fedast.tasks.dataset import Dataset
 from fedast.tasks.task import BadTask, OutOfMemory, Task
 from fedast.training.trainer import DeviceTask, Update
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A model, and the server optimizer's memory at the time."""
+
+    vector: torch.Tensor
+    memory: Mapping[str, torch.Tensor]
+
 
 _TEST_BATCH = {"cpu": 2000, "cuda": 20_000}
 
@@ -99,6 +109,26 @@ class TaskModels:
             buffers = server.mix(buffers, [update.buffers for update in updates], weights)
             parameters = torch.cat([parameters, buffers])
         store.publish(parameters)
+
+    def snapshot(self, task: TaskName) -> Snapshot:
+        """The newest model and what the server optimizer remembers."""
+        return Snapshot(self.parameters(task), self._servers[task].memory())
+
+    def publish(self, task: TaskName, good: Snapshot, suspects: Collection[ClientId]) -> None:
+        """Make a snapshot the newest version; what these clients sent is forgotten."""
+        self._servers[task].go_back(good.memory, suspects)
+        self.stores[task].publish(good.vector)
+
+    def undo(self, task: TaskName, before: Snapshot, suspects: Collection[ClientId]) -> None:
+        """The newest version becomes what the one before it was."""
+        self._servers[task].go_back(before.memory, suspects)
+        self.stores[task].put(self.version(task), before.vector)
+
+    def move(self, task: TaskName) -> float:
+        """The norm of an update that moves a client's model by the model's own norm."""
+        training = self.device_tasks[task].task.training
+        own = self.parameters(task)[: self.device_tasks[task].model.buffers_from]
+        return max(1.0, float(own.norm())) / (training.client_lr * training.local_steps)
 
     def skip_step(self, task: TaskName) -> None:
         """Count a server step whose outcome ``restore`` will bring."""

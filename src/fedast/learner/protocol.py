@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, final
 
 from fedast.core.protocol import RequestId, TaskName, Version
@@ -12,6 +12,8 @@ from fedast.core.protocol import RequestId, TaskName, Version
 class Evaluation:
     metric: float
     loss: float
+    means: tuple[float, ...] = field(default=(), compare=False)
+    """What the metric was finished from, to pool it with what others measured."""
 
 
 class Learner(Protocol):

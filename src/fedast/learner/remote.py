@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import final
 
 import torch
 
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.learner.inference import ModuleInference
-from fedast.learner.models import TaskModels
+from fedast.learner.kept import KeptBooks, KeptVersions
+from fedast.learner.models import Snapshot, TaskModels
 from fedast.learner.protocol import Evaluation
 from fedast.learner.replay import check_all_used
 from fedast.learner.requests import Books, OpenRequests
 from fedast.tasks.task import Task
 from fedast.training.trainer import Update
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """A server step that would have made the model not finite; the version is as the one before."""
+
+    task: TaskName
+    version: Version
+    requests: tuple[RequestId, ...]
+    clients: tuple[ClientId, ...]
 
 
 @final
@@ -39,6 +51,8 @@ class RemoteLearner:
             tasks, server_lrs, seed=seed, device=device, inference=ModuleInference
         )
         self._requests = OpenRequests([task.name for task in tasks], variance_window)
+        self._versions = KeptVersions([task.name for task in tasks])
+        self._undone: list[Undone] = []
 
     def dispatch(
         self, request: RequestId, task: TaskName, client: ClientId, version: Version
@@ -53,6 +67,7 @@ class RemoteLearner:
         self._requests.accept(request, task)
 
     def drop(self, request: RequestId, task: TaskName) -> None:
+        self._versions.void.discard(request)
         self._requests.drop(request, task)
 
     def training_loss(self, request: RequestId, task: TaskName) -> float:
@@ -64,13 +79,53 @@ class RemoteLearner:
         requests: tuple[RequestId, ...],
         weights: tuple[float, ...] | None = None,
     ) -> None:
-        updates = self._updates(requests)
-        self._models.step(task, [self._requests[r] for r in requests], updates, weights)
-        self._requests.release(requests)
+        used = [place for place, r in enumerate(requests) if r not in self._versions.void]
+        if used:
+            chosen = [requests[place] for place in used]
+            entries = [self._requests[request] for request in chosen]
+            factors = None if weights is None else tuple(weights[place] for place in used)
+            before = self._models.snapshot(task)
+            self._models.step(task, entries, self._updates(chosen), factors)
+            if not bool(torch.isfinite(self._models.parameters(task)).all()):
+                clients = [entry.client for entry in entries]
+                self._models.undo(task, before, set(clients))
+                self._undone.append(Undone(task, self.version(task), tuple(chosen), tuple(clients)))
+        else:
+            self._models.skip_step(task)
+        self._release(requests)
 
     def skip_aggregation(self, task: TaskName, requests: tuple[RequestId, ...]) -> None:
         self._models.skip_step(task)
+        self._release(requests)
+
+    def _release(self, requests: tuple[RequestId, ...]) -> None:
+        self._versions.void.difference_update(requests)
         self._requests.release(requests)
+
+    # --- going back -----------------------------------------------------------------------------
+
+    def keep(self, task: TaskName) -> None:
+        """Keep the newest version until it is judged."""
+        self._versions.keep(task, self.version(task), self._models.snapshot(task))
+
+    def judged(self, task: TaskName, version: Version, *, good: bool) -> None:
+        """A version that was kept was judged; a good one is what ``roll_back`` goes back to."""
+        self._versions.judged(task, version, good=good)
+
+    def roll_back(
+        self, task: TaskName, void: Collection[RequestId], suspects: Collection[ClientId]
+    ) -> Version:
+        """Make the good version the newest, with the server optimizer as it was then; the version
+        that it had. ``void`` updates are left out when they are aggregated."""
+        version, good = self._versions.good(task)
+        self._models.publish(task, good, suspects)
+        self._versions.went_back(task, self.version(task), void)
+        return version
+
+    def take_undone(self) -> list[Undone]:
+        """Steps since this was last asked whose outcome was not finite, and was not taken."""
+        undone, self._undone = self._undone, []
+        return undone
 
     def variance(self, task: TaskName) -> float:
         return self._models.variance(task, self._updates(self._requests.latest(task)))
@@ -90,24 +145,35 @@ class RemoteLearner:
         """The newest model's version: the number of server steps so far."""
         return self._models.version(task)
 
-    def books(self) -> tuple[Books, dict[TaskName, Version]]:
-        """What ``restore`` needs to find: open requests, and the newest version of each model."""
+    def books(self) -> tuple[Books, dict[TaskName, Version], KeptBooks]:
+        """What ``restore`` needs to find: open requests, the newest version of each model, and
+        those to which it may go back."""
         newest = {name: store.newest for name, store in self._models.stores.items()}
-        return self._requests.books(), newest
+        return self._requests.books(), newest, self._versions.books()
 
-    def take_up(self, books: tuple[Books, Mapping[TaskName, Version]]) -> None:
+    def take_up(self, books: tuple[Books, Mapping[TaskName, Version], KeptBooks]) -> None:
         """Continue from what ``books`` gave, instead of a replay; ``restore`` has to follow."""
-        requests, newest = books
+        requests, newest, kept = books
+        self._versions.take_up(kept)
         self._requests.take_up(requests)
         for name, version in newest.items():
             self._models.stores[name].skip_to(version)
 
+    def move(self, task: TaskName) -> float:
+        """The norm of an update that moves a client's model by the model's own norm."""
+        return self._models.move(task)
+
     def state(self) -> dict[str, torch.Tensor]:
-        return self._models.state() | self._requests.state()
+        kept = self._versions.state(self._present())
+        return self._models.state() | self._requests.state() | kept
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        used = self._requests.restore(tensors, self._device)
-        check_all_used(tensors, used | self._models.restore(tensors))
+        used = self._requests.restore(tensors, self._device) | self._models.restore(tensors)
+        used |= self._versions.restore(tensors, self._device, self._present())
+        check_all_used(tensors, used)
+
+    def _present(self) -> dict[TaskName, Snapshot]:
+        return {name: self._models.snapshot(name) for name in self._models.stores}
 
     def _updates(self, requests: Iterable[RequestId]) -> list[Update]:
         updates = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, assert_never, final
 
 from fedast.core.protocol import (
@@ -25,6 +25,7 @@ from fedast.core.protocol import (
     Reallocate,
     RequestId,
     TaskName,
+    Version,
 )
 from fedast.records.metrics import Model
 
@@ -112,6 +113,27 @@ class EventLog:
             metric=self._metrics[event.task],
             value=finite(event.metric),
             loss=finite(event.loss),
+        )
+
+    def rolled_back(
+        self,
+        now: float,
+        task: TaskName,
+        *,
+        version: Version,
+        back_to: Version,
+        why: str,
+        suspects: Sequence[tuple[RequestId, ClientId]],
+    ) -> None:
+        """A federation's model went bad and back; the updates since then, and their clients."""
+        self._write(
+            now,
+            "rollback",
+            task=task,
+            version=version,
+            back_to=back_to,
+            why=why,
+            suspects=[list(suspect) for suspect in suspects],
         )
 
     def _write(self, now: float, event: str, **fields: Any) -> None:

@@ -32,17 +32,21 @@ from fedast.core.protocol import (
     TaskName,
 )
 from fedast.federation.driver import Driver, LivePool
+from fedast.federation.evaluator import Measured
 from fedast.federation.event_file import EventFile
 from fedast.federation.faults import ServerFault
-from fedast.federation.log_events import Configured
+from fedast.federation.guard import Guard
+from fedast.federation.log_events import Configured, ModelRolledBack
 from fedast.federation.metrics import ServerMetrics
 from fedast.federation.model_store import ModelStore
+from fedast.federation.roll_back import RollBacks
 from fedast.federation.server import Deadline, FederationServer, Options
 from fedast.federation.transport import ServerTransport
 from fedast.federation.wire import Vector
 from fedast.federation.write_ahead_log import FOLDER, WriteAheadLog, configuration
 from fedast.learner.evaluation import measure
 from fedast.learner.inference import ModuleInference
+from fedast.learner.protocol import Evaluation
 from fedast.learner.remote import RemoteLearner
 from fedast.learner.replay import RecordingLearner
 from fedast.parts.errors import ConfigError, nearest
@@ -113,12 +117,15 @@ class Federation:
         self._stack.callback(self._events.close)
         schedule, decisions = Schedule(), ScheduleChain()
         metrics = {task.name: task.metric.name for task in self._tasks}
-        observers: list[Observer] = [
-            self.run_metrics,
-            schedule,
-            decisions,
-            EventLog(self._events, metrics),
-        ]
+        event_log = EventLog(self._events, metrics)
+        observers: list[Observer] = [self.run_metrics, schedule, decisions, event_log]
+
+        def rolled_back(now: float, event: ModelRolledBack) -> None:
+            event_log.rolled_back(
+                now, event.task, version=event.version, back_to=event.back_to, why=event.why,
+                suspects=event.suspects,
+            )  # fmt: skip
+
         observers.extend(make(algorithm, self.run_metrics) for make in watch)
         watched = Watched(algorithm, self.run_metrics, metrics, folder, self._stack)
         observers.extend(options.build(watched) for options in config.observers)
@@ -134,6 +141,9 @@ class Federation:
                 recording,
                 observer,
                 ask_clients=how.evaluate == "clients",
+                roll_backs=RollBacks(
+                    Guard({spec.name: spec.higher_is_better for spec in specs}), self._learner
+                ),
             ),
             pool=pool,
             learner=self._learner,
@@ -159,12 +169,23 @@ class Federation:
                 redeliver_after=how.redeliver_after,
                 commit_every=how.commit_every,
                 norm_bound=how.norm_bound,
+                norm_factor=how.norm_factor,
+                pooling=how.evaluation_aggregate,
                 half=how.half_uploads,
                 strikes=how.strikes,
                 evaluators=how.evaluators,
                 deadlines=_deadlines(self._tasks, config.simulation.max_time),
             ),
             metrics=self.metrics,
+            measured={
+                task.name: Measured(
+                    task.metric,
+                    spec.reached,
+                    () if task.name in how.data else tuple(map(len, task.partition)),
+                )
+                for task, spec in zip(self._tasks, specs, strict=True)
+            },
+            rolled_back=rolled_back,
             **extra,
         )
         if how.metrics_port is not None:
@@ -316,6 +337,11 @@ class LocalTraining:
         return tuple(self._device_tasks)
 
     def evaluate(self, task: TaskName, vector: Vector) -> tuple[float, float, int]:
+        """Metric and loss on held-out samples, and their number."""
+        found, samples = self.measure(task, vector)
+        return found.metric, found.loss, samples
+
+    def measure(self, task: TaskName, vector: Vector) -> tuple[Evaluation, int]:
         if task not in self._held:
             raise BadTask(
                 f"task {task!r}: this client holds out no samples; set federation.evaluate"
@@ -323,8 +349,12 @@ class LocalTraining:
         device_task, held = self._device_tasks[task], self._held[task]
         model = ModuleInference(device_task)
         model.load(torch.from_numpy(vector))
-        found = measure(device_task, model, device_task.train, 2000, held)
-        return found.metric, found.loss, len(held)
+        return measure(device_task, model, device_task.train, 2000, held), len(held)
+
+    def samples(self, task: TaskName) -> int:
+        held = self._held.get(task)
+        mine = self._device_tasks[task].task.partition[self._places[task]]
+        return len(mine) + (0 if held is None else len(held))
 
     def size(self, task: TaskName) -> int:
         return self._device_tasks[task].model.read().numel()

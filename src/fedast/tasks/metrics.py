@@ -2,7 +2,8 @@
 
 A metric is computed batch by batch: its function maps a batch's (outputs, labels) to a sum over the
 samples, or to several sums, and ``finish`` makes the metric from their means over all samples.
-F1, for instance, sums true positives, false positives and false negatives.
+F1, for instance, sums true positives, false positives and false negatives. What clients measure on
+their own samples is pooled in the same way: from the means of all, weighted by their samples.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ class MetricOptions(Options, ABC):
     """A metric. Records call it by its ``name``."""
 
     higher_is_better: ClassVar[bool] = True
+    lowest: ClassVar[float] = -math.inf
+    highest: ClassVar[float] = math.inf
+    """What it can be. In a federated evaluation, an answer outside of this is refused."""
 
     def default_loss(self) -> Loss:
         """What a task is trained with that has this metric and no loss of its own."""
@@ -46,6 +50,8 @@ class Accuracy(MetricOptions):
     """The part of the samples whose class is right."""
 
     name: ClassVar[str] = "accuracy"
+    lowest = 0.0
+    highest = 1.0
 
     def build(self) -> Sums:
         return _correct
@@ -56,6 +62,7 @@ class RMSE(MetricOptions):
 
     name: ClassVar[str] = "rmse"
     higher_is_better = False
+    lowest = 0.0
 
     def default_loss(self) -> Loss:
         return mean_square
@@ -72,6 +79,7 @@ class Perplexity(MetricOptions):
 
     name: ClassVar[str] = "perplexity"
     higher_is_better = False
+    lowest = 1.0
 
     def build(self) -> None:
         return None

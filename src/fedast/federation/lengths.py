@@ -1,0 +1,42 @@
+"""The norms of an update, as its bounds see them (``norms``) and the write-ahead log keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fedast.federation.wire import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """What is measured of an update."""
+
+    norm: float
+    spread: float | None
+    """How far its buffers are from the server's; None if it has none."""
+    own: float
+    """The norm of the server's buffers."""
+
+
+def lengths(
+    vector: Vector, buffers: Vector | None, model: torch.Tensor, buffer_count: int
+) -> Lengths:
+    """``model``: the server's newest, with as many buffers at its end. The vector of an update
+    without buffers has entries for them too, which do not count."""
+    end = model.numel() - buffer_count
+    norm = _norm(vector[:end])
+    present = model[end:].detach().cpu().numpy()
+    own = max(1.0, _norm(present))
+    return Lengths(
+        norm, None if buffers is None else _norm(buffers.astype(np.float64) - present), own
+    )
+
+
+def _norm(values: npt.NDArray[Any]) -> float:
+    """As the write-ahead log keeps it. (In double precision, a norm of floats is always finite.)"""
+    return float(f"{np.linalg.norm(values.astype(np.float64)):.6g}")
