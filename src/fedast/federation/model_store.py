@@ -2,8 +2,8 @@
 
 The learner keeps only the newest version of a model, and requests for older ones are open. A
 transport that has lost its models gets them again from here. A copy that cannot be written, or that
-a crash has damaged, is no copy: then the requests for that version are given up, and the clients
-get others.
+a crash has damaged, is no copy: if the transport has lost that model too, clients say so, and get
+other requests.
 """
 
 from __future__ import annotations

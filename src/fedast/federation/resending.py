@@ -12,7 +12,6 @@ from typing import final
 from fedast.federation.driver import Send
 from fedast.federation.evaluator import Evaluator
 from fedast.federation.leases import Leases
-from fedast.federation.log_events import RequestFailed
 from fedast.federation.publishing import Publisher
 from fedast.federation.recorder import Recorder
 from fedast.federation.state import ServerState
@@ -70,13 +69,9 @@ class Resending:
                 "%s: %d models were published again, %d open requests will be sent again",
                 loss.why, len(state.models) - len(missing), len(state.driver.open),
             )  # fmt: skip
-        for send in list(state.driver.open.values()):
-            if (send.task, send.version) in missing and send.request in state.driver.open:
-                log.warning(
-                    "request %d is given up: its model (%s, version %d) is lost",
-                    send.request, send.task, send.version,
-                )  # fmt: skip
-                await self._recorder.record(RequestFailed(send.request, invalid=False))
+        for task, version in missing:
+            # If the transport has lost it too, the clients say so, and get other requests.
+            log.warning("there is no copy of %s, version %d, to publish again", task, version)
         self.soon()
 
     async def go_on(self, *, idle: bool) -> None:
