@@ -39,7 +39,7 @@ ACCOUNT = "FEDAST"
 """The account of the FedAST server, which has the streams."""
 MESSAGE = CHUNK + 65536
 """The longest message, with its headers."""
-_CONNECTIONS = 4
+_CONNECTIONS = 3
 """Of one key at a time. One is in use; the others are for links that broke, until NATS notices."""
 _SUBSCRIPTIONS = 16
 _CONSUMERS = 1_000_000
