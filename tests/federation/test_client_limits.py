@@ -21,7 +21,7 @@ from fedast.federation.nats.names import (
     upload_subject,
 )
 from fedast.federation.nats.server import NatsServer
-from fedast.federation.nats.setup import SERVER, client_name
+from fedast.federation.nats.setup import SERVER, client_name, register_of
 from fedast.federation.transport import Uploaded
 from tests.federation.nats_support import NatsBed
 from tests.federation.test_nats import upload_of
@@ -116,6 +116,29 @@ def test_only_so_many_uploads_of_a_client_wait(tmp_path: Path) -> None:
             assert len(seen) == 65
             await again.acknowledge(seen[-1].sequence)
             await evil.upload("more", b"")  # there is room again
+
+    asyncio.run(go())
+
+
+def test_an_upgraded_folder_goes_on_where_it_was(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with NatsBed(tmp_path, clients=2, separated=False) as bed, asyncio.timeout(60):
+            server, client = await bed.server(), await bed.client(1)
+            await server.publish("0.0.digest", b"the model")
+            await server.send(1, "a", b"a request", "0.0.digest")
+            await client.upload("1-token", b"an update")
+            await server.close()
+            await client.close()
+            bed.kill()
+            with register_of(bed.layout) as register:
+                register.upgrade()
+            bed.start()
+            client = await bed.client(1)  # with the key that it had
+            assert await client.fetch("0.0.digest") == b"the model"
+            delivery = await client.next(10.0)
+            assert delivery is not None
+            assert delivery.data == b"a request"
+            assert (await upload_of(await bed.server())).data == b"an update"
 
     asyncio.run(go())
 

@@ -38,7 +38,8 @@ from fedast.federation.nats.names import (
     request_subject,
     upload_subject,
 )
-from fedast.federation.nats.setup import SERVER, client_name
+from fedast.federation.nats.setup import CONTROL, SERVER, client_name
+from fedast.federation.transport import ControlCommand
 from tests.federation.nats_support import NatsBed
 
 NEXT = f"$JS.API.CONSUMER.MSG.NEXT.{REQUESTS}.{consumer(0)}"
@@ -228,6 +229,30 @@ def test_no_reply_subject_reaches_beyond_the_client(bed: NatsBed, target: str) -
     async def go() -> None:
         async with asyncio.timeout(90):
             assert await attack(bed, target) == set()
+
+    asyncio.run(go())
+
+
+def test_the_answer_to_a_command_goes_to_whoever_sent_it(bed: NatsBed) -> None:
+    async def go() -> None:
+        async with asyncio.timeout(90):
+            server = await bed.server()
+            keys = bed.keys(CONTROL)
+            sender = await connect(
+                [bed.url], keys, name="control", inbox_prefix=CONTROL_INBOX, patience=15
+            )
+            for reply in REPLIES:
+                await sender.publish(CONTROL_SUBJECT, b"", reply=reply)
+            await sender.publish(CONTROL_SUBJECT, b"last", reply=f"{CONTROL_INBOX}.y")
+            seen: list[ControlCommand] = []
+            while not seen or seen[-1].data != b"last":
+                found = await server.receive(1.0)
+                if isinstance(found, ControlCommand):
+                    seen.append(found)
+            assert len(seen) > 30  # (some of the subjects NATS refuses at once)
+            assert all(command.reply.startswith("_R_.") for command in seen)
+            await sender.close()
+            await server.close()
 
     asyncio.run(go())
 
