@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from fedast.federation.nats.client import NatsClient, send_command
@@ -87,8 +88,11 @@ class NatsBed:
         self._process.wait()
 
     def reload(self) -> None:
+        """As the command line does: see ``members``."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGHUP)
+        for _ in range(2):
+            self._process.send_signal(signal.SIGHUP)
+            time.sleep(0.5)
 
     @property
     def log(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import signal
+import time
 from collections.abc import Sequence
 
 import click
@@ -18,6 +19,7 @@ from fedast.parts.errors import ConfigError
 
 _SOON = datetime.timedelta(days=30)
 _NATS = "nats"
+_BETWEEN_RELOADS = 0.5
 
 
 def admit(folder: str, clients: int) -> None:
@@ -132,11 +134,14 @@ def _check(names: Sequence[str], known: Sequence[str] | dict[str, int]) -> None:
 
 
 def _reload(layout: Layout) -> None:
-    """Have NATS read its users again."""
+    """Have NATS read its accounts again."""
     if layout.nodes:
         click.echo(f"Copy what has changed in {layout.nats} to the nodes, then on each of them: "
-                   "nats-server --signal reload")  # fmt: skip
+                   "nats-server --signal reload, twice")  # fmt: skip
     elif processes_of(layout).signal("nats", signal.SIGHUP):
-        click.echo("nats-server has reloaded its users")
+        # nats-server 2.15 connects what a new account imports only when it reloads once more.
+        time.sleep(_BETWEEN_RELOADS)
+        processes_of(layout).signal("nats", signal.SIGHUP)
+        click.echo("nats-server has reloaded its accounts")
     else:
-        click.echo("If nats-server is running: nats-server --signal reload")
+        click.echo("If nats-server is running, twice: nats-server --signal reload")

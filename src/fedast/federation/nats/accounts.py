@@ -39,8 +39,9 @@ ACCOUNT = "FEDAST"
 """The account of the FedAST server, which has the streams."""
 MESSAGE = CHUNK + 65536
 """The longest message, with its headers."""
-_CONNECTIONS = 4
+_CONNECTIONS = 3
 """Of one key at a time. One is in use; the others are for links that broke, until NATS notices."""
+_OPERATOR_CONNECTIONS = 32
 _SUBSCRIPTIONS = 16
 _CONSUMERS = 1_000_000
 """More than there will be clients. (Without a number nats-server 2.15 stops at 1,000.)"""
@@ -73,7 +74,7 @@ def _account(name: str, user: str) -> str:
         return _server_account(user)
     if name in _OPERATORS:
         sends_to, its_inbox = _OPERATORS[name]
-        return _small_account(name, user, [sends_to], its_inbox)
+        return _small_account(name, user, [sends_to], its_inbox, _OPERATOR_CONNECTIONS)
     client = int(name.removeprefix("client-"))
     services = [
         upload_subject(client),
@@ -82,7 +83,7 @@ def _account(name: str, user: str) -> str:
         f"{_ACK}.{consumer(client)}.>",
         _FETCH,
     ]
-    return _small_account(name, user, services, inbox(client))
+    return _small_account(name, user, services, inbox(client), _CONNECTIONS)
 
 
 def _server_account(user: str) -> str:
@@ -100,7 +101,9 @@ def _server_account(user: str) -> str:
 """
 
 
-def _small_account(name: str, user: str, services: Sequence[str], its_inbox: str) -> str:
+def _small_account(
+    name: str, user: str, services: Sequence[str], its_inbox: str, connections: int
+) -> str:
     publish = ", ".join(f'"{service}"' for service in services)
     imports = "".join(
         f'    {{ service: {{ account: {ACCOUNT}, subject: "{service}" }} }}\n'
@@ -111,7 +114,7 @@ def _small_account(name: str, user: str, services: Sequence[str], its_inbox: str
     publish: {{ allow: [{publish}] }}
     subscribe: {{ allow: ["{its_inbox}.>"] }}
   }} }} ]
-  limits: {{ max_connections: {_CONNECTIONS}, max_subscriptions: {_SUBSCRIPTIONS} }}
+  limits: {{ max_connections: {connections}, max_subscriptions: {_SUBSCRIPTIONS} }}
   imports: [
 {imports}  ] }}
 """

@@ -73,11 +73,12 @@ _LEAST_ROOM = 64 * 2**20
 pile up to two for each client, then clients wait. So nobody can fill the disk."""
 _LEAST_WAITING = 64
 """Messages of one client that may wait to be read and committed. NATS refuses further ones, so that
-a client who floods has to go at the pace of our commits, and leaves room for others."""
+a client who floods has to go at the pace of our commits; there is room for as many beside what the
+others need."""
 _NO_DUPLICATES = 0.1
 """Seconds for which NATS remembers message ids; ours have none. It is the least that NATS allows:
 a client can choose ids of 60 kB, and NATS would keep them in memory for that long."""
-_MOST_REQUESTS, _REQUEST_ROOM, _LONGEST_REQUEST = 500_000, 256 * 2**20, 64 * 2**10
+_MOST_REQUESTS, _REQUEST_ROOM, _LONGEST_REQUEST = 100_000, 64 * 2**20, 64 * 2**10
 _MOST_CHUNKS = 1_000_000
 _ELECTION, _SOON = 10.0, 2.0
 """Seconds that creating a consumer may take (after the loss of a node of a cluster, the others may
@@ -179,7 +180,7 @@ class NatsServer:
             discard=DiscardPolicy.NEW, max_msgs=_MOST_CHUNKS, max_msg_size=MESSAGE,
         )  # fmt: skip
         room = await self._stream_with_room(
-            max(_LEAST_ROOM, 2 * len(self._clients) * limit), what="uploads",
+            max(_LEAST_ROOM, 2 * len(self._clients) * limit) + waiting * MESSAGE, what="uploads",
             name=UPDATES, subjects=["fedast.upload.>"], discard=DiscardPolicy.NEW,
             max_msgs_per_subject=waiting, discard_new_per_subject=True, max_msgs=_MOST_CHUNKS,
             max_msg_size=MESSAGE, duplicate_window=_NO_DUPLICATES,

@@ -238,7 +238,7 @@ server_name: "{name}"
 host: "0.0.0.0"
 port: {port}
 max_payload: {MESSAGE}
-max_pending: 64MB          # what a connection may leave unread
+max_pending: 48MB          # what a connection may leave unread
 write_deadline: "10s"
 ping_interval: "20s"       # a broken link counts among its key's connections for a minute
 ping_max: 2
