@@ -206,6 +206,7 @@ class UploadStream:
     def forget(self) -> None:
         """The stream may be another one now: nothing is purged until ``locate``."""
         self._process = None
+        self._latest.clear()  # what is read again is not a repetition
 
 
 @dataclass(frozen=True, slots=True)
