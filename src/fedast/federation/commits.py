@@ -85,7 +85,7 @@ class Committer:
             self._retry_at = self._recorder.now + _RETRY_AFTER
             return
         self._committed = self._recorder.now
-        self._metrics.commits.observe(time.perf_counter() - began)
+        self._metrics.committed(time.perf_counter() - began)
         await self._acknowledge()
         while self._retired:
             await self._transport.retire(self._retired.pop())

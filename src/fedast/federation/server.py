@@ -23,6 +23,7 @@ from typing import assert_never, final
 
 from fedast.core.protocol import ClientId, IllegalEvent, StopReason, TaskName, TaskSpec
 from fedast.federation import wire
+from fedast.federation.audit import AuditTrail
 from fedast.federation.commits import Committer
 from fedast.federation.control import ControlCommands
 from fedast.federation.driver import Ask, Driver, Effect, LivePool, Send, Withdraw
@@ -107,6 +108,7 @@ class FederationServer:
         schedule: Schedule,
         options: Options,
         metrics: ServerMetrics,
+        audit: AuditTrail | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``later``: tasks that can be added; ``tasks``: all of them, in a fixed order.
@@ -163,7 +165,9 @@ class FederationServer:
             metrics=metrics,
             norm_bound=options.norm_bound,
         )
-        self._control = ControlCommands(state=state, metrics=metrics, recorder=self, stop=self.stop)
+        self._control = ControlCommands(
+            state=state, metrics=metrics, recorder=self, stop=self.stop, audit=audit
+        )
         self._committer = Committer(
             wal=wal,
             state=state,
@@ -305,7 +309,7 @@ class FederationServer:
             case Gone():
                 await self._left(incoming.client, "the transport says so")
             case ControlCommand():
-                answer = await self._control.handle(incoming.data)
+                answer = await self._control.handle(incoming.data, incoming.key)
                 await self._transport.answer(incoming, answer)
             case _:
                 assert_never(incoming)
@@ -359,6 +363,7 @@ class FederationServer:
         if state.training and late and state.driver.unfinished:
             await self.record(TasksEnded(state.driver.unfinished, StopReason.TIME))
         await self._committer.commit()
+        self._metrics.take_snapshot(state, self._leases.last_seen, self.now)
 
     async def _time_out(self) -> None:
         """A client that is here but does not answer loses its oldest request."""

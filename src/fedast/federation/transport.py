@@ -11,9 +11,12 @@ published until it is retired. Heartbeats (``hello``) may be lost.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from fedast.core.protocol import ClientId
+
+CONTROL_KEY, OBSERVER_KEY = "control", "observer"
+"""The key that may command, and the one that may only ask for the status."""
 
 
 class TransportError(Exception):
@@ -60,6 +63,8 @@ class ControlCommand:
 
     data: bytes
     reply: str
+    key: str = CONTROL_KEY
+    """The name of the key that it was given with, as the transport knows it."""
 
 
 Incoming: TypeAlias = Uploaded | Greeted | Gone | ControlCommand
@@ -95,6 +100,14 @@ class ServerTransport(Protocol):
     async def answer(self, command: ControlCommand, data: bytes) -> None: ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Monitored(Protocol):
+    """A server's transport that knows whether it has a connection; others are believed to."""
+
+    @property
+    def connected(self) -> bool: ...
 
 
 class Delivery(Protocol):

@@ -82,7 +82,7 @@ def _decoded(path: Path, number: int, line: str, writer: str | None = __version_
 @final
 class WriteAheadLog:
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder = self.folder = folder
         self._unwritten: list[str] = []
         self._file: FileIO | None = None
         self.count = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -27,7 +28,10 @@ from fedast.core.protocol import (
     RequestId,
     TaskName,
 )
+from fedast.federation.audit import AuditTrail
 from fedast.federation.driver import Driver, LivePool
+from fedast.federation.health import Monitor
+from fedast.federation.http import serve_http
 from fedast.federation.log_events import Configured
 from fedast.federation.metrics import ServerMetrics
 from fedast.federation.server import FederationServer, Options
@@ -102,8 +106,10 @@ class Federation:
         folder: Path,
         watch: Sequence[Watch] = (),
         clock: Callable[[], float] | None = None,
+        credentials: Path | None = None,
     ) -> None:
-        """``config`` is resolved; a folder with a write-ahead log is continued."""
+        """``config`` is resolved; a folder with a write-ahead log is continued. ``credentials``:
+        the server's, to see when they expire."""
         if config.algorithm.pools_data:
             raise ConfigError("algorithm.name", "centralized has no clients; choose another")
         if config.simulation.until != "each":
@@ -143,7 +149,7 @@ class Federation:
         observers.extend(make(algorithm, self.run_metrics) for make in watch)
         watched = Watched(algorithm, self.run_metrics, metrics, folder, self._stack)
         observers.extend(options.build(watched) for options in config.observers)
-        self.metrics = ServerMetrics(algorithm, self.run_metrics)
+        self.metrics = ServerMetrics(algorithm, self.run_metrics, config.federation.min_clients)
         wal = WriteAheadLog(folder / FOLDER)
         self._stack.callback(wal.close)
         how = config.federation
@@ -179,10 +185,28 @@ class Federation:
                 max_time=config.simulation.max_time,
             ),
             metrics=self.metrics,
+            audit=AuditTrail(folder),
             **extra,
         )
+        self._monitor = Monitor(
+            metrics=self.metrics,
+            transport=transport,
+            wal=wal,
+            folder=folder,
+            min_clients=how.min_clients,
+            credentials=credentials,
+        )
         if how.metrics_port is not None:
-            self._stack.callback(self.metrics.serve(how.metrics_port))
+            self._stack.callback(self._serve_http(how.metrics_port, how.metrics_host))
+
+    def _serve_http(self, port: int, address: str) -> Callable[[], None]:
+        try:
+            return serve_http(self._monitor, self.metrics.registry, port, address)
+        except OSError as error:
+            self.close()
+            raise ConfigError(
+                "federation.metrics_port", f"{address}:{port} cannot be used: {error.strerror}"
+            ) from None
 
     async def run(self) -> RunResult:
         """Serve to the end or until stopped; records are written either way."""
@@ -193,9 +217,11 @@ class Federation:
         except BaseException:
             self.close()
             raise
+        monitoring = asyncio.create_task(self._monitor.run())
         try:
             await self.server.run()
         finally:
+            monitoring.cancel()
             result = self.result()
             write_result(self._folder, result)
             self.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedast.run.simulate import Watch
 
 Started: TypeAlias = Callable[[Callable[[], None]], None]
 """Is given a function that ends the program in good order."""
+Phase: TypeAlias = Callable[[str], None]
 
 
 def endpoint_of(config: RunConfig, servers: Sequence[str], credentials: Path) -> Endpoint:
@@ -32,16 +34,32 @@ async def serve(
     *,
     watch: Sequence[Watch] = (),
     started: Started = lambda stop: None,
+    phase: Phase = lambda text: None,
 ) -> tuple[RunResult, bool]:
-    """Serve a resolved configuration; the result, and whether every task has ended."""
+    """Serve a resolved configuration; the result, and whether every task has ended. ``phase`` is
+    told what is being waited for, and nothing ("") when training goes on."""
+    phase(f"connecting to {', '.join(endpoint.servers)}")
     transport = await config.federation.transport.open_server(endpoint, clients)
+    telling: asyncio.Task[None] | None = None
     try:
-        federation = Federation(config, transport, folder, watch)
+        phase("loading the tasks and the write-ahead log")
+        federation = Federation(config, transport, folder, watch, credentials=endpoint.credentials)
         started(federation.server.stop)
+        telling = asyncio.create_task(_tell_who_is_here(federation, config, phase))
         result = await federation.run()
     finally:
+        if telling is not None:
+            telling.cancel()
         await transport.close()
     return result, federation.server.finished
+
+
+async def _tell_who_is_here(federation: Federation, config: RunConfig, phase: Phase) -> None:
+    state, wanted = federation.server.state, config.federation.min_clients
+    while not state.training:
+        phase(f"waiting for clients: {len(state.pool)} of {wanted} here")
+        await asyncio.sleep(0.5)
+    phase("")
 
 
 async def take_part(

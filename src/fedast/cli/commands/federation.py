@@ -22,8 +22,8 @@ def federation() -> None:
 @click.option("--config", type=click.Path(dir_okay=False),
               help="What to train; default: two small embedded tasks.")  # fmt: skip
 @click.option("--host", "hosts", multiple=True,
-              help="Names and addresses of the NATS server, for its certificate; default: "
-                   "localhost, 127.0.0.1.")  # fmt: skip
+              help="Names and addresses under which clients reach the NATS server, for its "
+                   "certificate; default: only this machine can.")  # fmt: skip
 @click.option("--node", "nodes", multiple=True,
               help="A machine of a NATS cluster, by name or address; give three.")  # fmt: skip
 @click.option("--port", default=4222, show_default=True, type=click.IntRange(1, 65535))
@@ -123,9 +123,10 @@ def keys(folder: str, as_json: bool) -> None:
 @folder_argument()
 @click.argument("name", required=False)
 @click.option("--lines", default=20, show_default=True, type=click.IntRange(min=1))
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is logged from now on.")
 @reports_errors
-def logs(folder: str, name: str | None, lines: int) -> None:
+def logs(folder: str, name: str | None, lines: int, follow: bool) -> None:
     """Show the last lines of the logs: nats, server, client-0, ..."""
     from fedast.cli import federation as work
 
-    work.logs(folder, name, lines)
+    work.logs(folder, name, lines, follow)

@@ -44,6 +44,10 @@ class Credentials:
         return context
 
 
+class NobodyThere(TransportError):
+    """Nobody answers at the address."""
+
+
 class Connection(Client):
     thrown_out = False
     """It was connected, and is now refused again and again."""
@@ -93,7 +97,7 @@ async def connect(
             name=name,
             inbox_prefix=inbox_prefix.encode(),
             allow_reconnect=lasting,
-            max_reconnect_attempts=-1 if lasting else 0,
+            max_reconnect_attempts=-1 if lasting else 1,  # with 0, nats-py tries for ever
             reconnect_time_wait=0.5,  # type: ignore[arg-type]  # any number, in fact
             connect_timeout=5,
             error_cb=failed,
@@ -125,7 +129,8 @@ async def connect(
         if dropped >= 5:
             raise Refused(f"{servers[0]}: does not let {name} in (it hangs up)") from error
         if patience is not None and loop.time() - began > patience:
-            raise TransportError(f"{servers[0]}: nobody answers ({error})") from error
+            why = errors[-1] if errors else error
+            raise NobodyThere(f"{servers[0]}: nobody answers ({why})") from error
         log.info("%s: %s does not answer yet (%s)", name, servers[0], error)
 
     # (ssl.SSLError is an OSError.)

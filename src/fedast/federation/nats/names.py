@@ -9,7 +9,10 @@ CHUNK = 4 * 2**20
 CHUNKS_HEADER = "Fedast-Parts"
 REQUESTS, UPDATES, MODELS = "FEDAST_REQUESTS", "FEDAST_UPDATES", "FEDAST_MODELS"
 SERVER_INBOX, CONTROL_INBOX = "_INBOX_server", "_INBOX_control"
-CONTROL_SUBJECT = "fedast.order"
+OBSERVER_INBOX = "_INBOX_observer"
+CONTROL_SUBJECT, STATUS_SUBJECT = "fedast.order", "fedast.status"
+"""Commands, which only the control key may give, and questions, for which there is a key that may
+do nothing else."""
 
 
 def request_subject(client: ClientId, name: str) -> str:

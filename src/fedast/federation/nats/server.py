@@ -36,6 +36,7 @@ from fedast.federation.nats.names import (
     CONTROL_SUBJECT,
     MODELS,
     REQUESTS,
+    STATUS_SUBJECT,
     UPDATES,
     consumer,
     hello_subject,
@@ -45,6 +46,7 @@ from fedast.federation.nats.names import (
 from fedast.federation.nats.uploads import UploadStream
 from fedast.federation.reassembly import chunk_count
 from fedast.federation.transport import (
+    OBSERVER_KEY,
     ControlCommand,
     Greeted,
     Incoming,
@@ -65,6 +67,7 @@ _ELECTION, _SOON = 10.0, 2.0
 """Seconds that creating a consumer may take (after the loss of a node of a cluster, the others may
 first have to elect its leader), and for how long everything else waits for it."""
 _MOST_COMMANDS = 64
+_MOST_QUESTIONS, _BETWEEN_QUESTIONS = 16, 0.05
 
 
 @final
@@ -89,6 +92,8 @@ class NatsServer:
         """The latest of each client: nobody can crowd out another's."""
         self._commands: deque[ControlCommand] = deque()
         """Separate, so that they do not wait behind uploads."""
+        self._questions: deque[ControlCommand] = deque()
+        self._next_question = 0.0
         self._ready: set[ClientId] = set()
         """Clients that have a queue."""
         self._creating: dict[ClientId, asyncio.Task[None]] = {}
@@ -111,6 +116,7 @@ class NatsServer:
         )
         await self._connection.subscribe(hello_subject("*"), cb=self._greeted)
         await self._connection.subscribe(CONTROL_SUBJECT, cb=self._command_received)
+        await self._connection.subscribe(STATUS_SUBJECT, cb=self._question_received)
         self._reading = asyncio.create_task(self._read_uploads(self._uploads))
 
     def _not_ready(self, error: Exception) -> None:
@@ -197,6 +203,10 @@ class NatsServer:
         except TROUBLE as error:  # its next heartbeat is another chance
             log.warning("the queue of client %d cannot be created: %s", client, error)
 
+    @property
+    def connected(self) -> bool:
+        return self._connection.is_connected
+
     # --- receiving ------------------------------------------------------------------------------
 
     async def _greeted(self, message: Msg) -> None:
@@ -209,6 +219,20 @@ class NatsServer:
         if len(self._commands) < _MOST_COMMANDS:
             self._commands.append(ControlCommand(message.data, message.reply))
             self._wake()
+
+    async def _question_received(self, message: Msg) -> None:
+        if len(self._questions) < _MOST_QUESTIONS:
+            self._questions.append(ControlCommand(message.data, message.reply, OBSERVER_KEY))
+            self._wake()
+
+    def _question(self) -> ControlCommand | None:
+        """The next question, but not too many of them: who may only ask must not be able to keep
+        the server from its work."""
+        now = asyncio.get_running_loop().time()
+        if not self._questions or now < self._next_question:
+            return None
+        self._next_question = now + _BETWEEN_QUESTIONS
+        return self._questions.popleft()
 
     def _wake(self) -> None:
         if self._incoming.empty():
@@ -226,6 +250,8 @@ class NatsServer:
         while True:
             if self._commands:
                 return self._commands.popleft()
+            if (question := self._question()) is not None:
+                return question
             if self._greetings:
                 client = next(iter(self._greetings))
                 if client not in self._ready:  # admitted since the start

@@ -1,9 +1,9 @@
 """The keys of a federation and the configuration of its NATS server.
 
 An authority of the federation's own signs one certificate for the NATS server, one for the FedAST
-server, one for control commands, and one per client. NATS takes the name in a certificate as the
-user (``verify_and_map``), and each user has its own permissions. Nothing sends keys anywhere: they
-stay in the folders that they are made in until somebody copies them.
+server, one for control commands, one for questions, and one per client. NATS takes the name in a
+certificate as the user (``verify_and_map``), and each user has its own permissions. Nothing sends
+keys anywhere: they stay in the folders that they are made in until somebody copies them.
 
 The users are in one file, ``users.conf``, beside ``nats.conf``, by the subjects of their
 certificates. A new key has a new subject, so that the old one becomes invalid.
@@ -29,11 +29,14 @@ from fedast.federation.nats.names import (
     CHUNK,
     CONTROL_INBOX,
     CONTROL_SUBJECT,
+    OBSERVER_INBOX,
+    STATUS_SUBJECT,
     client_permissions,
 )
 from fedast.records.files import write_atomically
 
-SERVER, CONTROL = "server", "control"
+SERVER, CONTROL, OBSERVER = "server", "control", "observer"
+_LOOPBACK = ("localhost", "127.0.0.1")
 ROUTES = 6222
 """The port on which the nodes of a cluster talk to one another."""
 
@@ -101,7 +104,8 @@ def initialise(
     config: str,
     nodes: Sequence[str] = (),
 ) -> None:
-    """Create the folder of a federation; ``nodes`` are the hosts of a NATS cluster."""
+    """Create the folder of a federation. ``hosts``: how clients reach NATS; on this machine it is
+    always ``localhost``. ``nodes``: the hosts of a NATS cluster."""
     layout.root.mkdir(parents=True)
     for folder in (layout.nats, layout.logs):
         folder.mkdir()
@@ -115,11 +119,13 @@ def initialise(
             text = nats_config(port=port, name=node) + cluster_config(node, nodes, port)
             (folder / "nats.conf").write_text(text)
     else:
-        authority.issue(layout.nats / "tls", "nats", hosts)
-        layout.nats_config.write_text(nats_config(port=port))
+        names = list(dict.fromkeys([*hosts, *_LOOPBACK]))
+        authority.issue(layout.nats / "tls", "nats", names)
+        listen = "0.0.0.0" if set(hosts) - {*_LOOPBACK, "::1"} else "127.0.0.1"
+        layout.nats_config.write_text(nats_config(port=port, listen=listen))
     write_atomically(layout.register, json.dumps({"numbers": {}, "expelled": []}))
     with register_of(layout) as register:
-        register.issue([SERVER, CONTROL, *map(client_name, range(clients))])
+        register.issue([SERVER, CONTROL, OBSERVER, *map(client_name, range(clients))])
     layout.config.write_text(config)
 
 
@@ -198,7 +204,9 @@ def users_config(numbers: Mapping[str, int]) -> str:
         if name == SERVER:
             allowed = [">"], [">"]
         elif name == CONTROL:
-            allowed = [CONTROL_SUBJECT], [f"{CONTROL_INBOX}.>"]
+            allowed = [CONTROL_SUBJECT, STATUS_SUBJECT], [f"{CONTROL_INBOX}.>"]
+        elif name == OBSERVER:
+            allowed = [STATUS_SUBJECT], [f"{OBSERVER_INBOX}.>"]
         else:
             allowed = client_permissions(int(name.removeprefix("client-")))
         users.append(_user(subject(name, number), *allowed))
@@ -206,7 +214,7 @@ def users_config(numbers: Mapping[str, int]) -> str:
     return f"{head}users: [\n{''.join(users)}]\n"
 
 
-def nats_config(*, port: int, name: str = "fedast") -> str:
+def nats_config(*, port: int, name: str = "fedast", listen: str = "0.0.0.0") -> str:
     """Its paths are relative to the folder that nats-server is started in."""
     tls = """tls {
   cert_file: "tls/cert.pem"
@@ -218,11 +226,14 @@ def nats_config(*, port: int, name: str = "fedast") -> str:
 }"""
     return f"""# NATS server of a FedAST federation; written by `fedast federation init`.
 server_name: "{name}"
-host: "0.0.0.0"
+host: "{listen}"
 port: {port}
 max_payload: {CHUNK + 65536}
 max_pending: 256MB
 write_deadline: "10s"
+log_file: "nats.log"
+logfile_size_limit: 10MB
+logfile_max_num: 5
 
 jetstream {{
   store_dir: "data"
