@@ -12,11 +12,11 @@ from rich.console import Console
 
 from fedast.cli.federation import layout_of, processes_of
 from fedast.cli.tables import new_table
+from fedast.federation.certificates import WARN
 from fedast.federation.keys import expiry
-from fedast.federation.nats.setup import CONTROL, SERVER, Layout, register_of
+from fedast.federation.nats.setup import CONTROL, OBSERVER, SERVER, Layout, register_of
 from fedast.parts.errors import ConfigError
 
-_SOON = datetime.timedelta(days=30)
 _NATS = "nats"
 
 
@@ -35,7 +35,7 @@ def renew(folder: str, names: Sequence[str]) -> None:
     _needs(layout, "key.pem")
     with register_of(layout) as register:
         wanted = [name for name in dict.fromkeys(names) if name != _NATS]
-        _check(wanted, register.numbers)
+        _check(wanted, [*register.numbers, OBSERVER])  # earlier versions made none
         if _NATS in names:
             if layout.nodes:
                 _needs(layout, "routes/key.pem")
@@ -88,9 +88,13 @@ def keys(folder: str, as_json: bool) -> None:
             until, note = "?", "no certificate here"
         else:
             until = f"{end:%Y-%m-%d}"
-            note = "expired" if end < now else "renew it" if end - now < _SOON else ""
+            note = "expired" if end < now else "renew it" if end - now < WARN else ""
         table.add_row(name, str(numbers.get(name, 1)), until, note)
     Console(highlight=False).print(table)
+    soon = [name for name, end in ends.items() if end is not None and end - now < WARN]
+    if soon:
+        click.echo(f"{len(soon)} expire within {WARN.days} days, {soon[0]} among them: "
+                   f"fedast federation renew {folder} --expiring")  # fmt: skip
 
 
 def _with_register(folder: str) -> Layout:

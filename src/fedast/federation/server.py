@@ -42,6 +42,7 @@ from fedast.federation.log_events import (
 )
 from fedast.federation.membership import Membership
 from fedast.federation.metrics import ServerMetrics
+from fedast.federation.notices import Notices, other_format
 from fedast.federation.publishing import Publisher
 from fedast.federation.state import ServerLearner, ServerState
 from fedast.federation.transport import (
@@ -140,6 +141,7 @@ class FederationServer:
             redeliver_after=options.redeliver_after,
             now=self.now,
         )
+        self._notices = Notices(transport, lambda: self.now)
         self._publisher = Publisher(
             state=state,
             learner=learner,
@@ -322,9 +324,10 @@ class FederationServer:
             if hello.client != client:
                 raise wire.WireError(f"it says that it is client {hello.client}")
         except wire.WireError as error:
-            log.warning("client %d is not admitted: %s", client, error)
+            await self._notices.refuse(client, other_format(greeting.data) or str(error))
             return
         if client in state.membership.quarantined:
+            await self._notices.refuse(client, "it is quarantined; the server's log says why")
             return
         self._leases.seen(client, self.now)
         if hello.bye:
@@ -332,8 +335,12 @@ class FederationServer:
         elif client not in state.pool:
             missing = [name for name in self._tasks if name not in hello.tasks]
             if missing:
-                log.warning("client %d is not admitted: it lacks %s", client, ", ".join(missing))
+                lacks = (
+                    f"it lacks the tasks {', '.join(missing)}; give it the server's configuration"
+                )
+                await self._notices.refuse(client, lacks)
                 return
+            await self._notices.admitted(client)
             log.info("client %d joined (%s)", client, hello.software)
             self._leases.joined(client)
             await self.record(ClientJoined(client))

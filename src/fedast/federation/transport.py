@@ -110,6 +110,15 @@ class Monitored(Protocol):
     def connected(self) -> bool: ...
 
 
+@runtime_checkable
+class Telling(Protocol):
+    """A server's transport that can put a message which is not a request into a client's queue."""
+
+    async def tell(self, client: ClientId, data: bytes | None) -> None:
+        """It replaces an earlier one; None takes it back. It may be lost."""
+        ...
+
+
 class Delivery(Protocol):
     """A request that was delivered to a client."""
 

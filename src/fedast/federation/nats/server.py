@@ -66,6 +66,7 @@ pile up to two for each client, then clients wait. So nobody can fill the disk."
 _ELECTION, _SOON = 10.0, 2.0
 """Seconds that creating a consumer may take (after the loss of a node of a cluster, the others may
 first have to elect its leader), and for how long everything else waits for it."""
+_NOTICE = "notice"
 _MOST_COMMANDS = 64
 _MOST_QUESTIONS, _BETWEEN_QUESTIONS = 16, 0.05
 
@@ -286,6 +287,12 @@ class NatsServer:
         except APIError as error:
             if error.err_code != _PER_SUBJECT:
                 raise TransportError(f"a request cannot be sent: {error}") from error
+
+    async def tell(self, client: ClientId, data: bytes | None) -> None:
+        await self._purge(REQUESTS, request_subject(client, _NOTICE))
+        if data is not None:
+            with suppress(*TROUBLE):
+                await self._js.publish(request_subject(client, _NOTICE), data)
 
     async def withdraw(self, client: ClientId, name: str) -> None:
         await self._purge(REQUESTS, request_subject(client, name))
