@@ -91,20 +91,25 @@ async def connect(
     async def open_connection(lasting: bool) -> None:
         nonlocal connection
         connection = Connection()
-        await connection.connect(
-            list(servers),
-            tls=context,
-            name=name,
-            inbox_prefix=inbox_prefix.encode(),
-            allow_reconnect=lasting,
-            max_reconnect_attempts=-1 if lasting else 1,  # with 0, nats-py tries for ever
-            reconnect_time_wait=0.5,  # type: ignore[arg-type]  # any number, in fact
-            connect_timeout=5,
-            error_cb=failed,
-            reconnected_cb=let_in,
-            ping_interval=10,
-            max_outstanding_pings=2,
-        )
+        try:
+            await connection.connect(
+                list(servers),
+                tls=context,
+                name=name,
+                inbox_prefix=inbox_prefix.encode(),
+                allow_reconnect=lasting,
+                max_reconnect_attempts=-1 if lasting else 1,  # with 0, nats-py tries for ever
+                reconnect_time_wait=0.5,  # type: ignore[arg-type]  # any number, in fact
+                connect_timeout=5,
+                error_cb=failed,
+                reconnected_cb=let_in,
+                ping_interval=10,
+                max_outstanding_pings=2,
+            )
+        except asyncio.CancelledError:  # somebody takes connections and says nothing
+            with suppress(*TROUBLE, AttributeError):
+                await connection.close()
+            raise
 
     async def attempt() -> Connection:
         # A lasting connection would silently try again for ever when it is refused, so the first
