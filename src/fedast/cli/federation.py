@@ -127,8 +127,7 @@ def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
                               "it first")  # fmt: skip
     clients = layout.clients if local is None else layout.clients[:local]
     layout.logs.mkdir(exist_ok=True)
-    if not detach:
-        log_to(layout.logs / "server.log", terminal=False)
+    log_to(None if detach else layout.logs / "server.log", terminal=False)
     click.echo(f"records: {layout.run}, logs: {layout.logs}")
     fedast = [sys.executable, "-m", "fedast"]
 

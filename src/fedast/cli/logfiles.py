@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import logging.handlers
+import os
 import sys
 import time
 from collections import deque
@@ -28,10 +29,10 @@ for noisy in ("nats", "asyncio"):  # they warn about normal events of TLS
 
 def log_to(file: Path | None, *, terminal: bool) -> None:
     """Log to a file, one JSON object per line, and to the terminal, in plain lines."""
-    handlers: list[logging.Handler] = []
+    handlers: list[logging.Handler] = [logging.NullHandler()]
     if terminal:
         handlers.append(logging.StreamHandler())
-        handlers[0].setFormatter(
+        handlers[-1].setFormatter(
             logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
         )
     if file is not None:
@@ -143,8 +144,6 @@ def _news(
 
 
 def _inode(file: TextIO) -> int:
-    import os
-
     return os.fstat(file.fileno()).st_ino
 
 
