@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,6 +25,12 @@ from fedast.records.run import RESULT, read_run
 _LISTED = 10
 
 
+def shown(path: Path) -> Path:
+    """A path as one would type it here."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) and path != here else path
+
+
 def url(layout: Layout) -> str:
     return f"tls://localhost:{_port(layout)}"
 
@@ -41,7 +48,7 @@ def ask(layout: Layout, verb: str, argument: str = "") -> str:
     key = OBSERVER if observer else CONTROL  # a folder of an earlier version has no observer
     logging.getLogger("fedast").addHandler(logging.NullHandler())  # the error says it all
     message = wire.encode(wire.Control(verb, argument))
-    where, folder = url(layout), layout.root
+    where, folder = url(layout), shown(layout.root)
     try:
         data = asyncio.run(
             send_command([where], Credentials(layout.credentials(key)), message, key=key)
@@ -75,7 +82,7 @@ def status(layout: Layout, alive: dict[str, int], as_json: bool) -> None:
     except TransportError as error:
         trouble = error
     certificates = visible(layout.credentials(SERVER))
-    warnings = [found.warning(layout.root) for found in certificates if found.soon]
+    warnings = [found.warning(shown(layout.root)) for found in certificates if found.soon]
     if as_json:
         found = {"processes": alive, "by_hand": hand, "server": answer,
                  "trouble": None if trouble is None else str(trouble),
@@ -88,19 +95,24 @@ def status(layout: Layout, alive: dict[str, int], as_json: bool) -> None:
     if hand:
         listed = ", ".join(f"{name} (process {pid})" for name, pid in sorted(hand.items()))
         click.echo(f"started by hand: {listed}")
-    if trouble is not None:
+    others = {**alive, **hand}
+    if isinstance(trouble, NoFederation) and others and "nats" not in others and not layout.nodes:
+        folder = shown(layout.root)
+        click.echo("nats-server has ended, and the others wait for it: start it again, or "
+                   f"fedast federation down {folder}, then up {folder}")  # fmt: skip
+    elif trouble is not None:
         click.echo(str(trouble))
     if answer is not None:
         _print_answer(answer)
     elif (layout.run / RESULT).is_file() and (down or isinstance(trouble, NoServer)):
-        title = f"the last result, {layout.run}"
+        title = f"the last result, {shown(layout.run)}"
         Console(highlight=False).print(result_table(read_run(layout.run), title, "seconds"))
     for warning in warnings[:_LISTED]:
         click.echo(warning)
     if len(warnings) > _LISTED:
         click.echo(f"{len(warnings) - _LISTED} more certificates expire soon: "
-                   f"fedast federation keys {layout.root}")  # fmt: skip
-    click.echo(f"records: {layout.run}")
+                   f"fedast federation keys {shown(layout.root)}")  # fmt: skip
+    click.echo(f"records: {shown(layout.run)}")
 
 
 def _print_answer(answer: dict[str, Any]) -> None:

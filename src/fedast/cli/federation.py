@@ -128,7 +128,7 @@ def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
     clients = layout.clients if local is None else layout.clients[:local]
     layout.logs.mkdir(exist_ok=True)
     log_to(None if detach else layout.logs / "server.log", terminal=False)
-    click.echo(f"records: {layout.run}, logs: {layout.logs}")
+    click.echo(f"records: {control.shown(layout.run)}, logs: {control.shown(layout.logs)}")
     fedast = [sys.executable, "-m", "fedast"]
 
     def start(name: str, command: Sequence[str]) -> None:
@@ -193,7 +193,7 @@ def _start_nats(layout: Layout, processes: Processes) -> None:
             said = _last_line(layout, "nats") if ended else str(error)
             what = "nats-server has ended" if ended else "nats-server does not answer"
             raise ConfigError("", f"{what} ({said}); more: fedast federation logs "
-                              f"{layout.root} nats") from None  # fmt: skip
+                              f"{control.shown(layout.root)} nats") from None  # fmt: skip
 
 
 def _last_line(layout: Layout, name: str) -> str:

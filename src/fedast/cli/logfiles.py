@@ -109,7 +109,7 @@ def show(layout: Layout, name: str | None, lines: int, follow: bool) -> None:
         raise ConfigError("", f"{layout.logs}: there is no log of {name!r}; {there}. What was "
                           "started on another machine keeps its log there")  # fmt: skip
     if not names and not follow:
-        click.echo(f"{layout.logs}: there are no logs yet; fedast federation up {layout.root}")
+        click.echo(f"{layout.logs}: there are no logs yet; start it: fedast federation up")
     open_files: dict[Path, tuple[str, TextIO]] = {}
     for whose, paths in sorted(names.items()):
         for path in paths if name in (None, whose) else []:

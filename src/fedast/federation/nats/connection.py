@@ -20,6 +20,8 @@ from fedast.federation.transport import Refused, TransportError
 log = logging.getLogger("fedast.nats")
 TROUBLE = (NatsError, JetStreamError, TimeoutError, OSError)
 """Errors of NATS that are worth another try."""
+_REPEAT = 60.0
+"""Seconds after which the same trouble is logged again."""
 _REFUSALS = 20
 """A key that was valid must be refused so often in a row, twice a second, to count as revoked."""
 
@@ -74,13 +76,18 @@ async def connect(
     began, dropped = loop.time(), 0
     errors: list[str] = []
     refusals = 0
+    said = "", 0.0
     connection = Connection()
 
     async def failed(error: Exception) -> None:
         nonlocal refusals
-        errors.append(str(error))
+        nonlocal said
+        text = str(error) or type(error).__name__
+        errors.append(text)
         del errors[:-10]
-        log.warning("%s: %s", name, error)
+        if text != said[0] or loop.time() - said[1] > _REPEAT:  # twice a second is too often
+            said = text, loop.time()
+            log.warning("%s: %s", name, text)
         refusals = refusals + 1 if "authorization" in str(error).lower() else 0
         connection.thrown_out = refusals >= _REFUSALS
 
@@ -134,7 +141,7 @@ async def connect(
         if dropped >= 5:
             raise Refused(f"{servers[0]}: does not let {name} in (it hangs up)") from error
         if patience is not None and loop.time() - began > patience:
-            why = errors[-1] if errors else error
+            why = errors[-1] if errors else str(error) or type(error).__name__
             raise NobodyThere(f"{servers[0]}: nobody answers ({why})") from error
         log.info("%s: %s does not answer yet (%s)", name, servers[0], error)
 
