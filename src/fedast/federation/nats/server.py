@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -29,14 +28,13 @@ from nats.js.errors import APIError, ServiceUnavailableError
 
 from fedast.core.protocol import ClientId
 from fedast.federation.backoff import retry
+from fedast.federation.nats.commands import Commands
 from fedast.federation.nats.connection import TROUBLE, Connection, close
 from fedast.federation.nats.names import (
     CHUNK,
     CHUNKS_HEADER,
-    CONTROL_SUBJECT,
     MODELS,
     REQUESTS,
-    STATUS_SUBJECT,
     UPDATES,
     consumer,
     hello_subject,
@@ -46,7 +44,6 @@ from fedast.federation.nats.names import (
 from fedast.federation.nats.uploads import UploadStream
 from fedast.federation.reassembly import chunk_count
 from fedast.federation.transport import (
-    OBSERVER_KEY,
     ControlCommand,
     Greeted,
     Incoming,
@@ -67,8 +64,6 @@ _ELECTION, _SOON = 10.0, 2.0
 """Seconds that creating a consumer may take (after the loss of a node of a cluster, the others may
 first have to elect its leader), and for how long everything else waits for it."""
 _NOTICE = "notice"
-_MOST_COMMANDS = 64
-_MOST_QUESTIONS, _BETWEEN_QUESTIONS = 16, 0.05
 
 
 @final
@@ -91,10 +86,7 @@ class NatsServer:
         """Uploads; None wakes ``receive`` for something else."""
         self._greetings: dict[ClientId, bytes] = {}
         """The latest of each client: nobody can crowd out another's."""
-        self._commands: deque[ControlCommand] = deque()
-        """Separate, so that they do not wait behind uploads."""
-        self._questions: deque[ControlCommand] = deque()
-        self._next_question = 0.0
+        self._commands = Commands(self._wake)
         self._ready: set[ClientId] = set()
         """Clients that have a queue."""
         self._creating: dict[ClientId, asyncio.Task[None]] = {}
@@ -116,8 +108,7 @@ class NatsServer:
             self._connection, after=after, limit=limit, room=room, new_consumer_timeout=_ELECTION
         )
         await self._connection.subscribe(hello_subject("*"), cb=self._greeted)
-        await self._connection.subscribe(CONTROL_SUBJECT, cb=self._command_received)
-        await self._connection.subscribe(STATUS_SUBJECT, cb=self._question_received)
+        await self._commands.subscribe(self._connection)
         self._reading = asyncio.create_task(self._read_uploads(self._uploads))
 
     def _not_ready(self, error: Exception) -> None:
@@ -216,25 +207,6 @@ class NatsServer:
             self._greetings[int(client)] = message.data
             self._wake()
 
-    async def _command_received(self, message: Msg) -> None:
-        if len(self._commands) < _MOST_COMMANDS:
-            self._commands.append(ControlCommand(message.data, message.reply))
-            self._wake()
-
-    async def _question_received(self, message: Msg) -> None:
-        if len(self._questions) < _MOST_QUESTIONS:
-            self._questions.append(ControlCommand(message.data, message.reply, OBSERVER_KEY))
-            self._wake()
-
-    def _question(self) -> ControlCommand | None:
-        """The next question, but not too many of them: who may only ask must not be able to keep
-        the server from its work."""
-        now = asyncio.get_running_loop().time()
-        if not self._questions or now < self._next_question:
-            return None
-        self._next_question = now + _BETWEEN_QUESTIONS
-        return self._questions.popleft()
-
     def _wake(self) -> None:
         if self._incoming.empty():
             self._incoming.put_nowait(None)
@@ -249,10 +221,8 @@ class NatsServer:
             self._reading.result()
         end = asyncio.get_running_loop().time() + timeout
         while True:
-            if self._commands:
-                return self._commands.popleft()
-            if (question := self._question()) is not None:
-                return question
+            if (command := self._commands.next()) is not None:
+                return command
             if self._greetings:
                 client = next(iter(self._greetings))
                 if client not in self._ready:  # admitted since the start
