@@ -149,6 +149,27 @@ def test_lines_of_a_log_cannot_act_on_a_terminal() -> None:
     assert readable("plain\x1b\n") == "plain\\x1b"
 
 
+def test_logs_do_not_grow_without_end_whatever_is_printed(tmp_path: Path) -> None:
+    """Prints of a user's own module, too, and a traceback at the end."""
+    probe = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from fedast.cli import logfiles\n"
+        "logfiles._BYTES = 5000\n"
+        "logfiles.log_everything_to(Path(sys.argv[1]))\n"
+        "for number in range(2000):\n"
+        "    print('line', number)\n"
+        "raise RuntimeError('the end')\n"
+    )
+    file = tmp_path / "logs" / "client-0.log"
+    done = subprocess.run([sys.executable, "-c", probe, str(file)], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("", "")
+    files = list(file.parent.iterdir())
+    assert len(files) == 6
+    assert sum(path.stat().st_size for path in files) < 6 * 5000
+    assert "RuntimeError: the end" in readable(file.read_text().splitlines()[-1])
+
+
 @pytest.mark.slow
 def test_up_in_the_background_to_the_end(folder: str) -> None:
     """``up`` waits for the server and says so; ``logs``, ``status`` and ``down`` find it again; a
