@@ -137,7 +137,7 @@ def test_what_expires_soon_is_said_and_renewed_together(folder: str) -> None:
     done = fedast("federation", "renew", folder, "--expiring").stdout
     assert "nats: a new certificate" in done
     assert "client-1: a new key" in done
-    assert "expires" not in fedast("federation", "status", folder).stdout
+    assert "expires in" not in fedast("federation", "status", folder).stdout
     assert "nothing expires" in fedast("federation", "renew", folder, "--expiring").stdout
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import signal
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ import click
 from rich.console import Console
 
 from fedast.cli.federation import layout_of, processes_of
+from fedast.cli.processes import by_hand
 from fedast.cli.tables import new_table
 from fedast.federation.certificates import WARN
 from fedast.federation.keys import expiry
@@ -122,5 +124,17 @@ def _reload(layout: Layout) -> None:
                    "nats-server --signal reload")  # fmt: skip
     elif processes_of(layout).signal("nats", signal.SIGHUP):
         click.echo("nats-server has reloaded its users")
+    elif (pid := by_hand(layout.root).get("nats")) is not None and _hangup(pid):
+        click.echo(
+            f"nats-server, which was started by hand (process {pid}), has reloaded its users"
+        )
     else:
         click.echo("If nats-server is running: nats-server --signal reload")
+
+
+def _hangup(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGHUP)
+    except OSError:  # another user's
+        return False
+    return True

@@ -10,8 +10,6 @@ import click
 
 from fedast.cli.federation import layout_of
 from fedast.federation.audit import AuditTrail, shell_user
-from fedast.federation.backup import back_up
-from fedast.federation.backup import restore as restore_to
 from fedast.federation.certificates import visible
 from fedast.federation.nats.setup import SERVER, Layout
 
@@ -36,6 +34,8 @@ def expiring(folder: str) -> list[str]:
 
 
 def backup(folder: str, file: str, out: str | None) -> None:
+    from fedast.federation.backup import back_up  # it loads torch
+
     layout = layout_of(folder)
     run = layout.run if out is None else Path(out)
     with audited(folder, "backup", file):
@@ -46,6 +46,8 @@ def backup(folder: str, file: str, out: str | None) -> None:
 
 
 def restore(file: str, folder: str) -> None:
+    from fedast.federation.backup import restore as restore_to
+
     about = restore_to(Path(file), Path(folder))
     with audited(folder, "restore", file):
         pass

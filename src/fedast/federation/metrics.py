@@ -65,7 +65,9 @@ class ServerMetrics:
         )
         self.last_commit = time.monotonic()
         """When the last commit ended, or the server began."""
-        self.epoch = gauge("epoch", "How often the server's log has gone back.")
+        self.storage_losses = counter(
+            "storage_losses", "Times that the transport came back with less than it had stored."
+        )
         self.snapshot: Snapshot | None = None
         self._clients = gauge("clients", "Clients that have joined.")
         self._flight = gauge("requests_in_flight", "Requests in flight.", "task")

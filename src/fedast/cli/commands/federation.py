@@ -44,8 +44,6 @@ def init(folder: str, **options: Any) -> None:
 @reports_errors
 def up(folder: str, **options: Any) -> None:
     """Start nats-server, the FedAST server and clients; go on where they were before."""
-    if not options["quiet"]:
-        click.echo(f"{folder}: starting")  # what follows takes a second or two to load
     from fedast.cli import federation as work
 
     work.up(folder, **options)
