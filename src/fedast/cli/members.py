@@ -126,7 +126,7 @@ def _reload(layout: Layout) -> None:
         click.echo("nats-server has reloaded its users")
     elif (pid := by_hand(layout.root).get("nats")) is not None and _hangup(pid):
         click.echo(
-            f"nats-server, which was started by hand (process {pid}), has reloaded its users"
+            f"nats-server, started by hand (process {pid}), has reloaded its users"
         )
     else:
         click.echo("If nats-server is running: nats-server --signal reload")
