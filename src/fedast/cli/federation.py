@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -33,6 +34,7 @@ from fedast.federation.transports import Nats
 from fedast.parts.errors import ConfigError
 
 _ALERTS = "alerts.yml"
+_DAY = 24 * 3600.0
 _PATIENCE = 15.0
 """Seconds in which nats-server must answer after it was started."""
 _DETACHED = 120.0
@@ -135,7 +137,9 @@ def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
         log = layout.logs / f"{name}.log"
         own = [*command, "--server", control.url(layout), "--creds", str(layout.credentials(name)),
                "--log", str(log), str(layout.config)]  # fmt: skip
-        processes.start(name, [*fedast, *own], log.with_suffix(".out"))
+        output = log.with_suffix(".out")
+        output.unlink(missing_ok=True)
+        processes.start(name, [*fedast, *own], output)
 
     with Waiting(Console(highlight=False), quiet=quiet) as waiting:
         try:
@@ -353,12 +357,19 @@ def run_client(path: str, *, servers: Sequence[str], creds: str, log: str | None
     torch.set_num_threads(1)
     config = load_resolved(path, ())
     client = config.federation.transport.client_number(Path(creds))
-    for certificate in visible(Path(creds)):
-        if certificate.soon and certificate.name == client_name(client):
-            logging.getLogger("fedast.client").warning("%s", certificate.warning())
+    threading.Thread(target=_watch_certificate, args=(creds, client), daemon=True).start()
     training = LocalTraining(config, client)
     endpoint = endpoint_of(config, servers, Path(creds))
     asyncio.run(take_part(config, endpoint, client, training, started=_stop_on_signal))
+
+
+def _watch_certificate(creds: str, client: int) -> None:
+    """Warn, every day, if this client's certificate expires soon: nobody else may see it."""
+    while True:
+        for certificate in visible(Path(creds)):
+            if certificate.soon and certificate.name == client_name(client):
+                logging.getLogger("fedast.client").warning("%s", certificate.warning())
+        time.sleep(_DAY)
 
 
 def _stop_on_signal(stop: Callable[[], None]) -> None:

@@ -91,9 +91,10 @@ class _Printed(io.TextIOBase):
 
 
 def log_files(layout: Layout) -> dict[str, list[Path]]:
-    """Whose logs there are, and in which files."""
+    """Whose logs there are, and in which files. (``.out`` has what a process said before it could
+    log, if it came to that.)"""
     found: dict[str, list[Path]] = {}
-    for path in sorted(layout.logs.glob("*.log")):
+    for path in [*sorted(layout.logs.glob("*.log")), *layout.logs.glob("*.out")]:
         found.setdefault(path.stem, []).append(path)
     for path in [layout.nats / "nats.log", *layout.nats.glob("*/nats.log")]:
         if path.is_file():

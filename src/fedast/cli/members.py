@@ -125,9 +125,7 @@ def _reload(layout: Layout) -> None:
     elif processes_of(layout).signal("nats", signal.SIGHUP):
         click.echo("nats-server has reloaded its users")
     elif (pid := by_hand(layout.root).get("nats")) is not None and _hangup(pid):
-        click.echo(
-            f"nats-server, started by hand (process {pid}), has reloaded its users"
-        )
+        click.echo(f"nats-server, started by hand (process {pid}), has reloaded its users")
     else:
         click.echo("If nats-server is running: nats-server --signal reload")
 
