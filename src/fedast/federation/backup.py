@@ -114,11 +114,12 @@ def _copy_log(log: Path, place: Path) -> tuple[Path, int, float]:
         try:
             if log.is_dir():
                 _copy_files(log, copy)
-            past = _checked(copy)
+            entries, seconds, problems = _checked(copy)
         except (OSError, UnusableFolder) as error:  # a checkpoint was replaced meanwhile, mostly
             why = str(error)
             continue
-        return (copy, 0, 0.0) if past is None else (copy, *past)
+        if not problems or attempt == _ATTEMPTS - 1:  # what is damaged for good is copied so
+            return copy, entries, seconds
     raise UnusableFolder(f"{log}: cannot be copied ({why})")
 
 
@@ -140,14 +141,15 @@ def _copy_files(log: Path, copy: Path) -> None:
             shutil.copy2(path, there)
 
 
-def _checked(folder: Path) -> tuple[int, float] | None:
-    """Entries and seconds of a copied log, which is cut off after its last commit."""
+def _checked(folder: Path) -> tuple[int, float, list[str]]:
+    """Entries and seconds of a copied log, as a server would continue it, and its complaints."""
+    problems: list[str] = []
     wal = WriteAheadLog(folder)
     try:
-        past = wal.open(lambda text: None)
+        past = wal.open(problems.append)
     finally:
         wal.close()
-    return None if past is None else (wal.count, past.time)
+    return (0, 0.0, problems) if past is None else (past.steps, past.time, problems)
 
 
 @final

@@ -26,7 +26,7 @@ from fedast.core.protocol import ClientId
 from fedast.federation.certificates import Certificate, federation_of, visible
 from fedast.federation.metrics import ServerMetrics, Snapshot
 from fedast.federation.transport import Monitored, ServerTransport
-from fedast.federation.write_ahead_log import WriteAheadLog
+from fedast.federation.write_ahead_log import FOLDER, WriteAheadLog
 from fedast.version import __version__
 
 log = logging.getLogger("fedast.server")
@@ -109,9 +109,8 @@ class Monitor(Collector):
 
     def _look_at_disk(self) -> None:
         self._disk_free = shutil.disk_usage(self._folder).free
-        self._log_bytes = sum(
-            path.stat().st_size for path in self._wal.folder.iterdir() if path.is_file()
-        )
+        log = self._folder / FOLDER
+        self._log_bytes = sum(p.stat().st_size for p in log.glob("*") if p.is_file())
 
     def _warn(self) -> None:
         soon = [certificate for certificate in self._certificates if certificate.soon]

@@ -43,6 +43,11 @@ class Past:
     fedast: str | None
 
     @property
+    def steps(self) -> int:
+        """The number of entries."""
+        return len(self.entries)
+
+    @property
     def sequence(self) -> int:
         """Of the last upload in it."""
         return max((entry.sequence or 0 for entry in self.entries), default=0)
@@ -82,7 +87,7 @@ def _decoded(path: Path, number: int, line: str, writer: str | None = __version_
 @final
 class WriteAheadLog:
     def __init__(self, folder: Path) -> None:
-        self._folder = self.folder = folder
+        self._folder = folder
         self._unwritten: list[str] = []
         self._file: FileIO | None = None
         self.count = 0
