@@ -76,9 +76,11 @@ def _places(credentials: Path) -> Iterator[tuple[str | None, Path]]:
 
 def _read(name: str | None, path: Path) -> Sequence[Certificate]:
     """None or one: another transport's credentials need not be certificates."""
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
+    try:
+        from cryptography import x509
+        from cryptography.x509.oid import NameOID
+    except ModuleNotFoundError:  # a transport that needs no certificates
+        return []
     try:
         cert = x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError):

@@ -15,6 +15,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -108,9 +109,10 @@ class Monitor(Collector):
             self._certificates = visible(self._credentials)
 
     def _look_at_disk(self) -> None:
-        self._disk_free = shutil.disk_usage(self._folder).free
-        log = self._folder / FOLDER
-        self._log_bytes = sum(p.stat().st_size for p in log.glob("*") if p.is_file())
+        with suppress(OSError):  # a file that has just gone: next time
+            self._disk_free = shutil.disk_usage(self._folder).free
+            log = self._folder / FOLDER
+            self._log_bytes = sum(p.stat().st_size for p in log.glob("*") if p.is_file())
 
     def _warn(self) -> None:
         soon = [certificate for certificate in self._certificates if certificate.soon]
