@@ -87,7 +87,7 @@ def test_keys_keep_their_permissions_and_nats_its_store(tmp_path: Path, layout: 
     assert not (restored.nats / "data").exists()
     with register_of(restored) as register:
         assert register.admit(1) == [client_name(4)]
-    assert not list((restored.run / "diary").glob("state/*"))  # nothing was committed yet
+    assert not list(restored.run.rglob("state/*"))  # nothing was committed yet
 
 
 def test_nothing_is_overwritten_and_damage_is_noticed(tmp_path: Path, layout: Layout) -> None:

@@ -22,10 +22,9 @@ from io import BufferedIOBase, BytesIO
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, cast, final
 
-from fedast.federation.audit import AUDIT
 from fedast.federation.nats.setup import Layout, register_of
 from fedast.federation.write_ahead_log import FOLDER, STATE, WriteAheadLog
-from fedast.records.run import CONFIG, UnusableFolder
+from fedast.records.run import UnusableFolder
 from fedast.version import __version__
 
 _ABOUT = "backup.json"
@@ -33,7 +32,6 @@ _FORMAT = 1
 _ATTEMPTS = 5
 _LARGEST = 10 * 2**20
 """Of files in the federation's own folder, such as modules with tasks: data sets are not copied."""
-_RECORDS = (CONFIG, AUDIT)
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def back_up(layout: Layout, file: Path, run: Path) -> About:
     with tempfile.TemporaryDirectory(prefix=".backup-", dir=_near(run, layout)) as place:
         log, entries, seconds = _copy_log(run / FOLDER, Path(place))
         found = {f"run/{FOLDER}/{p.relative_to(log).as_posix()}": p for p in _files(log)}
-        found |= {f"run/{name}": run / name for name in _RECORDS if (run / name).is_file()}
+        found |= dict(_records(run))  # after the log: at least as far as it
         try:
             with register_of(layout):  # nobody gets or loses a key meanwhile
                 found |= dict(_outside_of_run(layout))
@@ -86,6 +84,12 @@ def back_up(layout: Layout, file: Path, run: Path) -> About:
 def _near(run: Path, layout: Layout) -> Path:
     """On the file system of the log, for hard links."""
     return run if run.is_dir() else layout.root
+
+
+def _records(run: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(run.iterdir()) if run.is_dir() else ():
+        if path.is_file() and path.name != "lock" and path.suffix != ".part":
+            yield f"run/{path.name}", path
 
 
 def _outside_of_run(layout: Layout) -> Iterator[tuple[str, Path]]:

@@ -217,11 +217,10 @@ class Federation:
         except BaseException:
             self.close()
             raise
-        monitoring = asyncio.create_task(self._monitor.run())
+        self._stack.callback(asyncio.create_task(self._monitor.run()).cancel)
         try:
             await self.server.run()
         finally:
-            monitoring.cancel()
             result = self.result()
             write_result(self._folder, result)
             self.close()
