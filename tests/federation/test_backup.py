@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import itertools
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from fedast.federation.agent import Agent
 from fedast.federation.audit import AuditTrail
 from fedast.federation.backup import back_up, restore
 from fedast.federation.certificates import Certificate, visible
@@ -17,7 +19,7 @@ from fedast.federation.memory import Hub, MemoryServer
 from fedast.federation.nats.setup import SERVER, Layout, client_name, initialise, register_of
 from fedast.records.run import UnusableFolder
 from fedast.run.federate import Federation
-from tests.federation.support import agent, audit, two_tasks
+from tests.federation.support import agent, audit, federate, two_tasks
 
 
 @pytest.fixture
@@ -58,17 +60,28 @@ def test_backups_made_while_it_trains_are_each_a_whole_federation(
             await asyncio.gather(*running)
         return made
 
-    for number, file in enumerate(asyncio.run(go())):
+    made = asyncio.run(go())
+    for number, file in enumerate(made):
         folder = tmp_path / f"restored-{number}"
         about = restore(file, folder)
         federation = Federation(config, MemoryServer(Hub()), folder / "run")
         federation.server.recover()  # replays, and compares with what was recorded
         assert federation.run_metrics.updates >= 40 * number
-        federation._draft.replace(folder / "run" / "events.jsonl")
-        federation.close()
-        audit(folder / "run")
         assert federation.server._wal.count == about.entries
+        federation.close()
         assert AuditTrail(folder / "run").path.read_text().count('"pause"') == 1
+
+    async def more(federation: Federation, agents: list[Agent]) -> None:
+        try:
+            while federation.run_metrics.updates < before + 50:
+                await asyncio.sleep(0.02)
+        finally:
+            federation.server.stop()
+
+    before = federation.run_metrics.updates
+    empty = Hub(sequences=itertools.count(10**6))  # what it numbers comes later, as it should
+    asyncio.run(federate(config, folder / "run", empty, meanwhile=more))
+    audit(folder / "run")
     assert not list(layout.run.glob(".backup-*"))
 
 
