@@ -25,7 +25,7 @@ def keys(folder: str) -> dict[str, int]:
 
 
 def test_admit_renew_and_expel(folder: str) -> None:
-    first = {"server": 1, "control": 1, "client-0": 1, "client-1": 1, "nats": 1}
+    first = {"server": 1, "control": 1, "observer": 1, "client-0": 1, "client-1": 1, "nats": 1}
     assert keys(folder) == first
     admitted = fedast("federation", "admit", folder, "--clients", "2").stdout
     assert "client-2 to client-3" in admitted

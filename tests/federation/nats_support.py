@@ -96,7 +96,8 @@ class NatsBed:
 
     @property
     def log(self) -> str:
-        return (self.layout.logs / "nats.log").read_text()
+        files = (self.layout.logs / "nats.log", self.layout.nats / "nats.log")
+        return "".join(file.read_text() for file in files if file.exists())
 
     def keys(self, name: str) -> Credentials:
         return Credentials(self.layout.credentials(name))

@@ -179,7 +179,7 @@ def test_a_client_reads_its_own_queue_and_writes_its_own_uploads(tmp_path: Path)
 def test_keys_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     bed = NatsBed(tmp_path, clients=1)
     keys = list(bed.layout.root.rglob("key.pem"))
-    assert len(keys) == 5  # authority, nats, server, control, client-0
+    assert len(keys) == 6  # authority, nats, server, control, observer, client-0
     assert all(path.stat().st_mode & 0o077 == 0 for path in keys)
 
 

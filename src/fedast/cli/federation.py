@@ -3,62 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 
 import click
 from rich.console import Console
 
+from fedast.cli import control
 from fedast.cli.live import LineView, LiveView
 from fedast.cli.loading import load_resolved
-from fedast.cli.processes import Processes
+from fedast.cli.logfiles import log_everything_to, log_files, log_to, readable, show
+from fedast.cli.processes import Processes, by_hand
 from fedast.cli.tables import result_table
-from fedast.federation import wire
-from fedast.federation.nats.client import send_command
-from fedast.federation.nats.connection import Credentials, connect
+from fedast.cli.waiting import Waiting
+from fedast.federation.certificates import federation_of, visible
+from fedast.federation.nats.connection import Credentials, NobodyThere, connect
 from fedast.federation.nats.names import CONTROL_INBOX
 from fedast.federation.nats.setup import CONTROL, SERVER, Layout, client_name, initialise
 from fedast.federation.transport import TransportError
 from fedast.federation.transports import Nats
 from fedast.parts.errors import ConfigError
-from fedast.records.run import RESULT, read_run
 
-for noisy in ("nats", "asyncio"):  # they warn about normal events of TLS
-    logging.getLogger(noisy).setLevel(logging.ERROR)
-
-
-def _log_to(stream: str | None, verbose: bool) -> None:
-    """One JSON object per line in a file, plain lines in a terminal."""
-    handler: logging.Handler
-    if stream is None:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    else:
-        handler = logging.FileHandler(stream)
-        handler.setFormatter(_Lines())
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
-
-
-class _Lines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        entry = {
-            "time": round(record.created, 3),
-            "level": record.levelname.lower(),
-            "from": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            entry["trace"] = self.formatException(record.exc_info)
-        return json.dumps(entry)
+_ALERTS = "alerts.yml"
+_DAY = 24 * 3600.0
+_PATIENCE = 15.0
+"""Seconds in which nats-server must answer after it was started."""
+_DETACHED = 120.0
+"""Seconds that ``up --detach`` waits for the server."""
 
 
 # --- setting up ---------------------------------------------------------------------------------
@@ -99,11 +79,20 @@ def init(
         text = Path(config).read_text()
     hosts = hosts or ("localhost", "127.0.0.1")
     initialise(layout, clients, hosts=hosts, port=port, config=text, nodes=nodes)
+    (layout.root / _ALERTS).write_text(alerts())
     click.echo(f"{folder}: keys for {clients} clients, configuration of nats-server and fedast")
+    if not nodes and 'host: "127.0.0.1"' in layout.nats_config.read_text():
+        click.echo("nats-server will listen on this machine only (127.0.0.1); for clients on "
+                   "others, name it with --host")  # fmt: skip
     if nodes:
         click.echo(f"Now copy each folder of {layout.nats} to its machine: docs/federation.md")
     else:
         click.echo(f"Now: fedast federation up {folder}")
+
+
+def alerts() -> str:
+    """Alert rules for Prometheus."""
+    return (files("fedast.federation") / _ALERTS).read_text()
 
 
 def nats_server() -> str:
@@ -124,17 +113,6 @@ def layout_of(folder: str) -> Layout:
     return layout
 
 
-def _port(layout: Layout) -> int:
-    for line in layout.nats_config.read_text().splitlines():
-        if line.startswith("port:"):
-            return int(line.partition(":")[2])
-    raise ConfigError("", f"{layout.nats_config}: has no port")
-
-
-def _url(layout: Layout) -> str:
-    return f"tls://localhost:{_port(layout)}"
-
-
 # --- up and down --------------------------------------------------------------------------------
 
 
@@ -149,57 +127,117 @@ def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
         click.echo(f"{folder}: made by an earlier version; its clients share one account of NATS, "
                    "where one of them could harm the others. Give each its own: "
                    f"fedast federation upgrade {folder}", err=True)  # fmt: skip
+    for name, pid in by_hand(layout.root).items():
+        if name in ("nats", SERVER):
+            raise ConfigError("", f"{name} of {folder} was started by hand (process {pid}); end "
+                              "it first")  # fmt: skip
     clients = layout.clients if local is None else layout.clients[:local]
-    _log_to(str(layout.logs / "server.log"), verbose=True)
+    layout.logs.mkdir(exist_ok=True)
+    log_to(None if detach else layout.logs / "server.log", terminal=False)
+    click.echo(f"records: {control.shown(layout.run)}, logs: {control.shown(layout.logs)}")
     fedast = [sys.executable, "-m", "fedast"]
 
-    def start(
-        name: str, command: Sequence[str], cwd: Path | None = None
-    ) -> subprocess.Popen[bytes]:
-        return processes.start(name, command, layout.logs / f"{name}.log", cwd)
+    def start(name: str, command: Sequence[str]) -> None:
+        log = layout.logs / f"{name}.log"
+        own = [*command, "--server", control.url(layout), "--creds", str(layout.credentials(name)),
+               "--log", str(log), str(layout.config)]  # fmt: skip
+        output = log.with_suffix(".out")
+        output.unlink(missing_ok=True)
+        processes.start(name, [*fedast, *own], output)
 
-    nats = start("nats", [nats_server(), "-c", layout.nats_config.name], cwd=layout.nats)
-    try:
-        _wait_for_nats(nats, layout)
-        for client in clients:
-            name = client_name(client)
-            start(name, [*fedast, "client", "--server", _url(layout), "--creds",
-                         str(layout.credentials(name)), str(layout.config)])  # fmt: skip
-        if detach:
-            start("server", [*fedast, "serve", "--server", _url(layout), "--creds",
-                             str(layout.credentials(SERVER)), "--out", str(layout.run),
-                             str(layout.config)])  # fmt: skip
-            click.echo(f"up: fedast federation status {folder}")
-            return
-        processes.record("server", os.getpid())
-        serve(
-            str(layout.config),
-            servers=(_url(layout),),
-            creds=str(layout.credentials(SERVER)),
-            out=str(layout.run),
-            quiet=quiet,
-            log_file=str(layout.logs / "server.log"),
-            clients=layout.clients,
-        )
-    finally:
-        if not detach:
-            _down(layout)
+    with Waiting(Console(highlight=False), quiet=quiet) as waiting:
+        try:
+            waiting("starting nats-server")
+            _start_nats(layout, processes)
+            waiting(f"starting {len(clients)} clients")
+            for client in clients:
+                start(client_name(client), ["client"])
+            if detach:
+                start(SERVER, ["serve", "--out", str(layout.run), "--quiet"])
+                _wait_for_server(folder, layout, processes, waiting)
+                return
+            processes.record(SERVER, os.getpid())
+            serve(
+                str(layout.config),
+                servers=(control.url(layout),),
+                creds=str(layout.credentials(SERVER)),
+                out=str(layout.run),
+                quiet=quiet,
+                log=str(layout.logs / "server.log"),
+                clients=layout.clients,
+                waiting=waiting,
+                trouble=lambda: _ended(folder, processes, map(client_name, clients)),
+            )
+        finally:
+            if not detach:
+                _down(layout)
 
 
-def _wait_for_nats(process: subprocess.Popen[bytes], layout: Layout) -> None:
+def _start_nats(layout: Layout, processes: Processes) -> None:
+    """Start nats-server and wait until it lets us in."""
+    output = layout.logs / "nats.log"
+    nats = processes.start(
+        "nats", [nats_server(), "-c", layout.nats_config.name], output, layout.nats
+    )
+
     async def probe() -> None:
         keys = Credentials(layout.credentials(CONTROL))
         connection = await connect(
-            [_url(layout)], keys, name="probe", inbox_prefix=CONTROL_INBOX, patience=10
+            [control.url(layout)], keys, name="probe", inbox_prefix=CONTROL_INBOX, patience=0
         )
         await connection.close()
 
-    try:
-        asyncio.run(probe())
-    except TransportError as error:
-        process.terminate()
-        log = layout.logs / "nats.log"
-        raise ConfigError("", f"nats-server does not answer ({error}); its log is {log}") from None
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            asyncio.run(probe())
+            return
+        except TransportError as error:
+            ended = nats.poll() is not None
+            if not ended and isinstance(error, NobodyThere) and time.monotonic() < end:
+                time.sleep(0.1)
+                continue
+            nats.terminate()
+            said = _last_line(layout, "nats") if ended else str(error)
+            what = "nats-server has ended" if ended else "nats-server does not answer"
+            raise ConfigError("", f"{what} ({said}); more: fedast federation logs "
+                              f"{control.shown(layout.root)} nats") from None  # fmt: skip
+
+
+def _last_line(layout: Layout, name: str) -> str:
+    lines = [
+        line
+        for path in log_files(layout).get(name, [])
+        for line in path.read_text(errors="replace").splitlines()
+    ]
+    return readable(lines[-1]) if lines else "without a word"
+
+
+def _ended(folder: str, processes: Processes, names: Iterable[str]) -> str:
+    """Which of these are not running, and where to look."""
+    gone = sorted(set(names) - set(processes.alive()))
+    if not gone:
+        return ""
+    few = ", ".join(gone[:3]) + (" and others" if len(gone) > 3 else "")
+    return f"; {len(gone)} ended ({few}): fedast federation logs {folder} {gone[0]}"
+
+
+def _wait_for_server(folder: str, layout: Layout, processes: Processes, waiting: Waiting) -> None:
+    """Wait until the detached server answers, and say what it says."""
+    end = time.monotonic() + _DETACHED
+    waiting("waiting for the server")
+    while time.monotonic() < end:
+        if SERVER not in processes.alive():
+            raise ConfigError("", f"the server has ended ({_last_line(layout, SERVER)}); more: "
+                              f"fedast federation logs {folder} server")  # fmt: skip
+        try:
+            control.ask(layout, "status")
+            break
+        except TransportError:
+            time.sleep(0.2)
+    waiting("")
+    click.echo(f"up in the background: fedast federation status {folder}, logs -f {folder}, "
+               f"down {folder}")  # fmt: skip
 
 
 def processes_of(layout: Layout) -> Processes:
@@ -218,78 +256,38 @@ def down(folder: str) -> None:
     layout = layout_of(folder)
     count = len(processes_of(layout).alive())
     _down(layout)
-    click.echo(f"{count} processes ended; `up` continues" if count else "nothing was running")
+    click.echo(f"{count} processes ended; `up` continues" if count else "nothing was running that "
+               "`up` had started")  # fmt: skip
+    for name, pid in by_hand(layout.root).items():
+        click.echo(f"{name} was started by hand and goes on: kill {pid}")
 
 
 def status(folder: str, as_json: bool) -> None:
     layout = layout_of(folder)
-    alive = processes_of(layout).alive()
-    # (The nodes of a cluster are not started by ``up``.)
-    asked = "nats" in alive or bool(layout.nodes)
-    answer, trouble = None, None
-    try:
-        answer = json.loads(control(folder, "status", "", quiet=True)) if asked else None
-    except TransportError as error:
-        if layout.nodes:
-            raise
-        starting = f"may be starting: fedast federation logs {folder} server"
-        trouble = f"{error}; it {starting if 'server' in alive else 'has ended'}"
-    if as_json:
-        found = {"processes": alive, "server": answer, "trouble": trouble}
-        click.echo(json.dumps(found, indent=2))
-        return
-    if not layout.nodes:
-        click.echo("up: " + (", ".join(alive) or "nothing"))
-    if trouble is not None:
-        click.echo(trouble)
-    if answer is None:
-        if "server" not in alive and (layout.run / RESULT).is_file():
-            title = f"the last result, {layout.run}"
-            Console(highlight=False).print(result_table(read_run(layout.run), title, "seconds"))
-        return
-    here = answer["client_count"]
-    click.echo(f"{answer['seconds']} s, {here} clients" + (", paused" if answer["paused"] else ""))
-    for name, task in answer["tasks"].items():
-        click.echo(
-            f"  {name}: metric {task['metric']}, round {task['round']}, "
-            f"{task['updates']} updates, {task['in_flight']}/{task['requests']} requests out"
-            + (f", finished ({task['finished']})" if task["finished"] else "")
-        )
-    if answer["quarantined"]:
-        click.echo(f"  quarantined: {', '.join(map(str, answer['quarantined']))}")
+    control.status(layout, processes_of(layout).alive(), as_json)
 
 
-def logs(folder: str, name: str | None, lines: int) -> None:
-    layout = layout_of(folder)
-    found = sorted(layout.logs.glob("*.log"))
-    names = [path.stem for path in found]
-    if name is not None and name not in names:
-        raise ConfigError("", f"there is no log of {name!r}; there are {', '.join(names)}")
-    for path in found:
-        if name in (None, path.stem):
-            for line in path.read_text(errors="replace").splitlines()[-lines:]:
-                click.echo(f"{path.stem}: {line}")
+def logs(folder: str, name: str | None, lines: int, follow: bool) -> None:
+    show(layout_of(folder), name, lines, follow)
 
 
-def control(folder: str, verb: str, argument: str, quiet: bool = False) -> str:
-    layout = layout_of(folder)
-
-    async def ask() -> str:
-        keys = Credentials(layout.credentials(CONTROL))
-        message = wire.encode(wire.Control(verb, argument))
-        answer = await send_command([_url(layout)], keys, message)
-        decoded = wire.decode(answer, wire.Control)
-        return decoded.answer
-
-    text = asyncio.run(ask())
-    if text.startswith("refused: "):
-        raise ConfigError("", text.removeprefix("refused: "))
-    if not quiet:
-        click.echo(text)
-    return text
+def ctl(folder: str, verb: str, argument: str) -> None:
+    control.command(layout_of(folder), verb, argument)
 
 
 # --- the two programs ---------------------------------------------------------------------------
+
+
+def _log(name: str, creds: str, log: str | None) -> None:
+    """Log to the file that was asked for; else to the terminal, and to the logs of the federation's
+    folder if the keys are in one and it can be written."""
+    if log is not None:
+        log_everything_to(Path(log))
+        return
+    root = federation_of(Path(creds))
+    folder = None if root is None else Layout(root).logs
+    writable = folder is not None and os.access(folder, os.W_OK)
+    log_to(folder / f"{name}.log" if folder is not None and writable else None, terminal=True)
 
 
 def serve(
@@ -299,28 +297,42 @@ def serve(
     creds: str,
     out: str,
     quiet: bool,
-    log_file: str | None = None,
+    log: str | None = None,
     clients: Sequence[int] | None = None,
+    waiting: Waiting | None = None,
+    trouble: Callable[[], str] = lambda: "",
 ) -> None:
-    from fedast.run.serve import endpoint_of, said_in
-    from fedast.run.serve import serve as run_server
-
+    """``waiting`` and ``trouble``: of ``up``, which has set up the log; the latter says what is
+    wrong with those who are waited for."""
     console = Console(highlight=False)
-    terminal = console.is_terminal and not quiet
-    _log_to(log_file, verbose=True)
-    config = load_resolved(path, ())
-    known = range(config.simulation.clients) if clients is None else clients
-    title = f"{config.algorithm.name} · a federation of {len(known)} clients"
-    view: LiveView | LineView | None = None
-    if not quiet:
-        limits = {task.name or task.use: config.simulation.max_time for task in config.tasks}
-        view = (
-            LiveView(console, title, limits, "seconds") if terminal else LineView(click.echo, title)
-        )
+    if waiting is None:
+        _log(SERVER, creds, log)
+    with ExitStack() as stack:
+        wait = waiting or stack.enter_context(Waiting(console, quiet=quiet))
+        wait("reading the configuration")
+        from fedast.run.serve import endpoint_of, said_in
+        from fedast.run.serve import serve as run_server
 
-    endpoint = endpoint_of(config, servers, Path(creds))
-    watch = () if view is None else (view.watch,)
-    with view if isinstance(view, LiveView) else nullcontext():
+        config = load_resolved(path, ())
+        known = range(config.simulation.clients) if clients is None else clients
+        title = f"{config.algorithm.name} · a federation of {len(known)} clients"
+        view: LiveView | LineView | None = None
+        if not quiet:
+            limits = {task.name or task.use: config.simulation.max_time for task in config.tasks}
+            view = (
+                LiveView(console, title, limits, "seconds")
+                if console.is_terminal
+                else LineView(click.echo, title)
+            )
+
+        def phase(text: str) -> None:
+            waits = text.startswith("waiting for clients")
+            wait(text + trouble() if waits else text)
+            if not text and isinstance(view, LiveView):
+                stack.enter_context(view)
+
+        endpoint = endpoint_of(config, servers, Path(creds))
+        watch = () if view is None else (view.watch,)
         result, finished = asyncio.run(
             run_server(
                 config,
@@ -330,26 +342,39 @@ def serve(
                 said=said_in(Path(path)),
                 watch=watch,
                 started=_stop_on_signal,
+                phase=phase,
             )
         )
+        wait("")
     console.print(result_table(result, title, "seconds"))
+    click.echo(f"records: {out}")
     if not finished:
         click.echo("stopped; start it again to continue")
 
 
-def run_client(path: str, *, servers: Sequence[str], creds: str) -> None:
+def run_client(path: str, *, servers: Sequence[str], creds: str, log: str | None = None) -> None:
     from fedast.run.federate import LocalTraining
     from fedast.run.serve import endpoint_of, take_part
 
-    _log_to(None, verbose=True)
+    _log(Path(creds).name, creds, log)
     import torch
 
     torch.set_num_threads(1)
     config = load_resolved(path, ())
     client = config.federation.transport.client_number(Path(creds))
+    threading.Thread(target=_watch_certificate, args=(creds, client), daemon=True).start()
     training = LocalTraining(config, client)
     endpoint = endpoint_of(config, servers, Path(creds))
     asyncio.run(take_part(config, endpoint, client, training, started=_stop_on_signal))
+
+
+def _watch_certificate(creds: str, client: int) -> None:
+    """Warn, every day, if this client's certificate expires soon: nobody else may see it."""
+    while True:
+        for certificate in visible(Path(creds)):
+            if certificate.soon and certificate.name == client_name(client):
+                logging.getLogger("fedast.client").warning("%s", certificate.warning())
+        time.sleep(_DAY)
 
 
 def _stop_on_signal(stop: Callable[[], None]) -> None:

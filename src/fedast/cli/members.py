@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import signal
 import time
 from collections.abc import Sequence
@@ -12,12 +13,13 @@ import click
 from rich.console import Console
 
 from fedast.cli.federation import layout_of, processes_of
+from fedast.cli.processes import by_hand
 from fedast.cli.tables import new_table
+from fedast.federation.certificates import WARN
 from fedast.federation.keys import expiry
-from fedast.federation.nats.setup import CONTROL, SERVER, Layout, register_of
+from fedast.federation.nats.setup import CONTROL, OBSERVER, SERVER, Layout, register_of
 from fedast.parts.errors import ConfigError
 
-_SOON = datetime.timedelta(days=30)
 _NATS = "nats"
 _BETWEEN_RELOADS = 0.5
 
@@ -37,7 +39,7 @@ def renew(folder: str, names: Sequence[str]) -> None:
     _needs(layout, "key.pem")
     with register_of(layout) as register:
         wanted = [name for name in dict.fromkeys(names) if name != _NATS]
-        _check(wanted, register.numbers)
+        _check(wanted, [*register.numbers, OBSERVER])  # earlier versions made none
         if _NATS in names:
             if layout.nodes:
                 _needs(layout, "routes/key.pem")
@@ -110,9 +112,13 @@ def keys(folder: str, as_json: bool) -> None:
             until, note = "?", "no certificate here"
         else:
             until = f"{end:%Y-%m-%d}"
-            note = "expired" if end < now else "renew it" if end - now < _SOON else ""
+            note = "expired" if end < now else "renew it" if end - now < WARN else ""
         table.add_row(name, str(numbers.get(name, 1)), until, note)
     Console(highlight=False).print(table)
+    soon = [name for name, end in ends.items() if end is not None and end - now < WARN]
+    if soon:
+        click.echo(f"{len(soon)} expire within {WARN.days} days, {soon[0]} among them: "
+                   f"fedast federation renew {folder} --expiring")  # fmt: skip
 
 
 def _with_register(folder: str) -> Layout:
@@ -138,10 +144,23 @@ def _reload(layout: Layout) -> None:
     if layout.nodes:
         click.echo(f"Copy what has changed in {layout.nats} to the nodes, then on each of them: "
                    "nats-server --signal reload, twice")  # fmt: skip
-    elif processes_of(layout).signal("nats", signal.SIGHUP):
+    elif _hangup(layout):
         # nats-server 2.15 connects what a new account imports only when it reloads once more.
         time.sleep(_BETWEEN_RELOADS)
-        processes_of(layout).signal("nats", signal.SIGHUP)
+        _hangup(layout)
         click.echo("nats-server has reloaded its accounts")
     else:
         click.echo("If nats-server is running, twice: nats-server --signal reload")
+
+
+def _hangup(layout: Layout) -> bool:
+    """Have NATS reload, whether we started it or somebody did by hand; False if nobody did."""
+    if processes_of(layout).signal("nats", signal.SIGHUP):
+        return True
+    pid = by_hand(layout.root).get("nats")
+    try:
+        if pid is not None:
+            os.kill(pid, signal.SIGHUP)
+    except OSError:  # another user's
+        return False
+    return pid is not None

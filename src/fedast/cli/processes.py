@@ -84,6 +84,31 @@ class Processes:
         self._path.unlink(missing_ok=True)
 
 
+def by_hand(folder: Path) -> dict[str, int]:
+    """nats-server, servers and clients of the federation in a folder, whoever started them: by
+    their working directory or the credentials they were given."""
+    found: dict[str, int] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            name = _role(process, folder.resolve())
+            if name is not None and process.status() != psutil.STATUS_ZOMBIE:
+                found[name] = process.pid
+    return found
+
+
+def _role(process: psutil.Process, folder: Path) -> str | None:
+    command = process.cmdline()
+    if not command:
+        return None
+    if Path(command[0]).name.startswith("nats-server"):
+        place = Path(process.cwd())
+        return "nats" if place.is_relative_to(folder / "nats") else None
+    if "--creds" not in command[:-1] or not {"serve", "client"} & set(command):
+        return None
+    keys = (Path(process.cwd()) / command[command.index("--creds") + 1]).resolve()
+    return keys.name if keys.is_relative_to(folder) else None
+
+
 def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):  # it has just ended

@@ -214,7 +214,10 @@ class FederationConfig(Section):
     replicas: int = Field(1, ge=1, le=5)
     """Nodes of a NATS cluster that keep queues, uploads and models; at most as many as it has."""
     metrics_port: int | None = Field(None, ge=1, le=65535)
-    """Where Prometheus finds /metrics on this machine; default: nowhere."""
+    """The server's port for /metrics (Prometheus), /healthz, /readyz and /status; default: none."""
+    metrics_host: str = "127.0.0.1"
+    """The address that it listens on. It has no password: keep it on this machine or behind a
+    firewall."""
     data: dict[str, str] = Field(default_factory=dict)
     """A client's own data by task: package.module:function of its number, giving inputs and labels.
     Default: its part of the task's own partition."""

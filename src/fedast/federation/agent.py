@@ -118,6 +118,11 @@ class Agent:
 
     async def serve(self, delivery: Delivery) -> None:
         """Answer one request."""
+        notice = wire.decode_notice(delivery.data)
+        if notice is not None:
+            self._tell(notice)
+            await delivery.done()
+            return
         try:
             request = wire.decode(delivery.data, wire.Request)
         except wire.OtherProtocol as error:
@@ -143,6 +148,17 @@ class Agent:
         self.done += 1
         log.info("answered request %d", request.id)
         await delivery.done()
+
+    def _tell(self, notice: wire.Notice) -> None:
+        """Pass on what the server says; it is only text, whatever is in it."""
+        text, software = (
+            "".join(c if c.isprintable() else " " for c in said)[:500]
+            for said in (notice.text, notice.software)
+        )
+        log.error(
+            "the server (%s, wire format %d) does not admit this client (%s, wire format %d): %s",
+            software, notice.protocol, self._software, wire.PROTOCOL, text,
+        )  # fmt: skip
 
     async def _keep_alive(self, delivery: Delivery) -> None:
         while True:

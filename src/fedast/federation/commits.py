@@ -95,7 +95,7 @@ class Committer:
             raise ServerFault("committing the write-ahead log", error) from error
         self._events.committed()
         self._committed = self._recorder.now
-        self._metrics.commits.observe(time.perf_counter() - began)
+        self._metrics.committed(time.perf_counter() - began)
         await self._acknowledge()
         while self._retired:
             await self._transport.retire(self._retired.pop())

@@ -1,16 +1,27 @@
-"""Control commands: ``fedast ctl`` and ``fedast federation status``."""
+"""Control commands: ``fedast ctl`` and ``fedast federation status``.
+
+Two keys exist for them: one may command, the other may only ask for the status. NATS enforces that
+with permissions on two subjects, and this module once more.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
 from typing import final
 
 from fedast.core.protocol import StopReason
 from fedast.federation import wire
+from fedast.federation.audit import AuditTrail
 from fedast.federation.log_events import Paused, Resumed, TasksEnded, TaskStarted
 from fedast.federation.metrics import ServerMetrics
 from fedast.federation.recorder import Recorder
 from fedast.federation.state import ServerState
+from fedast.federation.transport import CONTROL_KEY
+
+log = logging.getLogger("fedast.server")
+_STATUS = "status"
 
 
 @final
@@ -22,21 +33,45 @@ class ControlCommands:
         metrics: ServerMetrics,
         recorder: Recorder,
         stop: Callable[[], None],
+        audit: AuditTrail | None = None,
     ) -> None:
-        """``stop`` ends the server."""
+        """``stop`` ends the server; ``audit`` records what was commanded."""
         self._state = state
         self._metrics = metrics
         self._recorder = recorder
         self._stop = stop
+        self._audit = audit
 
-    async def handle(self, data: bytes) -> bytes:
-        """Execute an encoded command; the encoded answer, which says ``refused: why`` if it was
-        not executed."""
+    async def handle(self, data: bytes, key: str = CONTROL_KEY) -> bytes:
+        """Execute an encoded command given with this key; the encoded answer, which says
+        ``refused: why`` if it was not executed."""
         try:
-            answer = await self._execute(wire.decode(data, wire.Control))
+            command = wire.decode(data, wire.Control)
         except wire.WireError as error:
-            answer = f"refused: {error}"
+            command, answer = wire.Control("?"), f"refused: {error}"
+        else:
+            if key == CONTROL_KEY or command.verb == _STATUS:
+                answer = await self._execute(command)
+            else:
+                answer = (
+                    f"refused: the key {key!r} may only ask for the status; commands need "
+                    f"the key {CONTROL_KEY!r}"
+                )
+        if command.verb != _STATUS:
+            answer = await self._recorded(key, command, answer)
         return wire.encode(wire.Control("answer", answer=answer))
+
+    async def _recorded(self, key: str, command: wire.Control, answer: str) -> str:
+        """The answer, once it is in the audit trail."""
+        log.info("command %r %r with the key %r: %s", command.verb, command.argument, key, answer)
+        if self._audit is None:
+            return answer
+        try:
+            await asyncio.to_thread(self._audit.write, key, command.verb, command.argument, answer)
+        except OSError as error:
+            log.error("%s: a command cannot be recorded: %s", self._audit.path, error)
+            return f"{answer} (but it is not in the audit trail: {error})"
+        return answer
 
     async def _execute(self, command: wire.Control) -> str:
         state, task = self._state, command.argument

@@ -64,6 +64,11 @@ class Leases:
         self._seen[client] = self._answered[client] = now
         self._redelivered.pop(client, None)
 
+    @property
+    def last_seen(self) -> Mapping[ClientId, float]:
+        """When each client gave its last sign of life."""
+        return self._seen
+
     def expired(self, clients: Iterable[ClientId], now: float) -> list[ClientId]:
         """Clients whose lease has ended."""
         return [c for c in clients if now - self._seen.get(c, now) > self._lease]

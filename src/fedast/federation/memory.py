@@ -105,6 +105,11 @@ class MemoryServer:
         self._hub.queues.setdefault(client, OrderedDict()).setdefault(name, data)
         self._hub.stir()
 
+    async def tell(self, client: ClientId, data: bytes | None) -> None:
+        await self.withdraw(client, "notice")
+        if data is not None:
+            await self.send(client, "notice", data, "")
+
     async def withdraw(self, client: ClientId, name: str) -> None:
         if (client, name) not in self._hub.taken:
             self._hub.queues.get(client, OrderedDict()).pop(name, None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import final
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
@@ -12,15 +14,38 @@ from prometheus_client import Counter as CounterMetric
 
 from fedast.core.protocol import Algorithm, ClientId
 from fedast.federation.driver import Driver, LivePool
+from fedast.federation.state import ServerState
 from fedast.records.metrics import RunMetrics
 
 _LISTED = 1000
 """The most clients that a status lists."""
+_SNAPSHOT_EVERY = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The server's state at a moment between two events, for threads that must not touch it."""
+
+    taken: float
+    """By ``time.monotonic``."""
+    now: float
+    """Seconds since the federation began."""
+    status: str
+    """As JSON, the answer to ``status``."""
+    clients: int
+    training: bool
+    paused: bool
+    quarantined: int
+    last_seen: Mapping[ClientId, float]
+    strikes: Mapping[ClientId, int]
+    failures: Mapping[ClientId, int]
 
 
 @final
 class ServerMetrics:
-    def __init__(self, algorithm: Algorithm, run_metrics: RunMetrics) -> None:
+    def __init__(self, algorithm: Algorithm, run_metrics: RunMetrics, min_clients: int = 1) -> None:
+        """``min_clients``: so many should be here."""
+        self._min_clients = min_clients
         self._algorithm = algorithm
         self._run_metrics = run_metrics
         self.registry = CollectorRegistry()
@@ -36,13 +61,45 @@ class ServerMetrics:
         self.ignored = counter("ignored_updates", "Updates that came late, twice or unasked for.")
         self.roll_backs = counter("roll_backs", "Times that a model went bad and back.", "task")
         self.commit_failures = counter("commit_failures", "Commits that failed.")
-        self.commits = Histogram(
+        self._commits = Histogram(
             "fedast_commit_seconds", "Time of a commit.", registry=self.registry
         )
+        self.last_commit = time.monotonic()
+        """When the last commit ended, or the server began."""
+        self.storage_losses = counter(
+            "storage_losses", "Times that the transport came back with less than it had stored."
+        )
+        self.snapshot: Snapshot | None = None
         self._clients = gauge("clients", "Clients that have joined.")
         self._flight = gauge("requests_in_flight", "Requests in flight.", "task")
         self._rounds = gauge("round", "Rounds of a task.", "task")
         self._metric = gauge("metric", "A task's latest test metric.", "task")
+
+    def committed(self, seconds: float) -> None:
+        """A commit has ended; it took so long."""
+        self._commits.observe(seconds)
+        self.last_commit = time.monotonic()
+
+    def take_snapshot(
+        self, state: ServerState, last_seen: Mapping[ClientId, float], now: float
+    ) -> None:
+        """Call this often, between events; about one call a second does something."""
+        moment = time.monotonic()
+        if self.snapshot is not None and moment - self.snapshot.taken < _SNAPSHOT_EVERY:
+            return
+        membership = state.membership
+        self.snapshot = Snapshot(
+            taken=moment,
+            now=now,
+            status=self.status(state.driver, state.pool, membership.quarantined, now),
+            clients=len(state.pool),
+            training=state.training,
+            paused=state.pool.paused,
+            quarantined=len(membership.quarantined),
+            last_seen=dict(last_seen),
+            strikes=dict(membership.strikes),
+            failures=dict(membership.failures),
+        )
 
     def update(self, pool: LivePool) -> None:
         """Set the gauges, after an event."""
@@ -60,7 +117,9 @@ class ServerMetrics:
         held = Counter(send.client for send in driver.open.values())
         table = {
             "seconds": round(now, 1),
+            "began": driver.sent > 0,
             "client_count": len(pool),
+            "min_clients": self._min_clients,
             "clients": pool.here[:_LISTED],
             "paused": pool.paused,
             "quarantined": sorted(quarantined)[:_LISTED],
@@ -84,16 +143,3 @@ class ServerMetrics:
     def _latest(self, task: str) -> float | None:
         curve = self._run_metrics.tasks[task].curve
         return round(curve[-1].value, 4) if curve else None
-
-    def serve(self, port: int, address: str = "127.0.0.1") -> Callable[[], None]:
-        """Serve ``/metrics``; calling the result stops it."""
-        from prometheus_client import start_http_server
-
-        server, thread = start_http_server(port, address, registry=self.registry)
-
-        def end() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join(2)
-
-        return end

@@ -24,6 +24,7 @@ from typing import assert_never, final
 
 from fedast.core.protocol import ClientId, StopReason, TaskName, TaskSpec
 from fedast.federation import wire
+from fedast.federation.audit import AuditTrail
 from fedast.federation.commits import Committer
 from fedast.federation.control import ControlCommands
 from fedast.federation.driver import Ask, Driver, Effect, LivePool, Send, Withdraw
@@ -48,6 +49,7 @@ from fedast.federation.membership import Membership
 from fedast.federation.metrics import ServerMetrics
 from fedast.federation.model_store import ModelStore
 from fedast.federation.norms import NORM_FACTOR, NormBound, Norms
+from fedast.federation.notices import Notices, other_format
 from fedast.federation.pooling import Pooling
 from fedast.federation.publishing import Publisher
 from fedast.federation.recovery import Recovery
@@ -139,6 +141,7 @@ class FederationServer:
         metrics: ServerMetrics,
         measured: Mapping[TaskName, Measured] | None = None,
         rolled_back: Callable[[float, ModelRolledBack], None] = lambda now, event: None,
+        audit: AuditTrail | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``later``: tasks that can be added; ``tasks``: all of them, in a fixed order.
@@ -188,6 +191,7 @@ class FederationServer:
             redeliver_after=options.redeliver_after,
             now=self.now,
         )
+        self._notices = Notices(transport, lambda: self.now)
         self._publisher = Publisher(
             state=state,
             learner=learner,
@@ -223,7 +227,9 @@ class FederationServer:
             recorder=self,
             metrics=metrics,
         )
-        self._control = ControlCommands(state=state, metrics=metrics, recorder=self, stop=self.stop)
+        self._control = ControlCommands(
+            state=state, metrics=metrics, recorder=self, stop=self.stop, audit=audit
+        )
         self._committer = Committer(
             wal=wal,
             state=state,
@@ -354,9 +360,10 @@ class FederationServer:
             case Gone():
                 await self._left(incoming.client, "the transport says so")
             case ControlCommand():
-                answer = await self._control.handle(incoming.data)
+                answer = await self._control.handle(incoming.data, incoming.key)
                 await self._transport.answer(incoming, answer)
             case StorageLost():
+                self._metrics.storage_losses.inc()
                 await self._resending.storage_lost(incoming)
             case _:
                 assert_never(incoming)
@@ -369,9 +376,10 @@ class FederationServer:
             if hello.client != client:
                 raise wire.WireError(f"it says that it is client {hello.client}")
         except wire.WireError as error:
-            log.warning("client %d is not admitted: %s", client, error)
+            await self._notices.refuse(client, other_format(greeting.data) or str(error))
             return
         if client in state.membership.quarantined:
+            await self._notices.refuse(client, "it is quarantined; the server's log says why")
             return
         self._leases.seen(client, self.now)
         self._evaluator.greeted(hello)
@@ -380,8 +388,12 @@ class FederationServer:
         elif client not in state.pool:
             missing = [name for name in self._tasks if name not in hello.tasks]
             if missing:
-                log.warning("client %d is not admitted: it lacks %s", client, ", ".join(missing))
+                lacks = (
+                    f"it lacks the tasks {', '.join(missing)}; give it the server's configuration"
+                )
+                await self._notices.refuse(client, lacks)
                 return
+            await self._notices.admitted(client)
             log.info("client %d joined (%s)", client, hello.software)
             self._leases.joined(client)
             await self.record(ClientJoined(client))
@@ -411,6 +423,7 @@ class FederationServer:
             if self.now >= deadline.time and state.may_end(deadline.task, deadline.reason):
                 await self.record(TasksEnded((deadline.task,), deadline.reason))
         await self._committer.commit()
+        self._metrics.take_snapshot(state, self._leases.last_seen, self.now)
 
     async def _time_out(self) -> None:
         """A client that is here but does not answer loses its oldest request."""

@@ -22,9 +22,12 @@ Of two servers only the one that started last may go on; the other is ``Fenced``
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from fedast.core.protocol import ClientId
+
+CONTROL_KEY, OBSERVER_KEY = "control", "observer"
+"""The key that may command, and the one that may only ask for the status."""
 
 
 class TransportError(Exception):
@@ -84,6 +87,8 @@ class ControlCommand:
 
     data: bytes
     reply: str
+    key: str = CONTROL_KEY
+    """The name of the key that it was given with, as the transport knows it."""
 
 
 Incoming: TypeAlias = Uploaded | Greeted | Gone | ControlCommand | StorageLost
@@ -120,6 +125,23 @@ class ServerTransport(Protocol):
     async def answer(self, command: ControlCommand, data: bytes) -> None: ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Monitored(Protocol):
+    """A server's transport that knows whether it has a connection; others are believed to."""
+
+    @property
+    def connected(self) -> bool: ...
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A server's transport that can put a message which is not a request into a client's queue."""
+
+    async def tell(self, client: ClientId, data: bytes | None) -> None:
+        """It replaces an earlier one; None takes it back. It may be lost."""
+        ...
 
 
 class Delivery(Protocol):

@@ -120,10 +120,22 @@ class Control:
     answer: str = ""
 
 
-Message: TypeAlias = Model | Request | Update | Hello | Control
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What the server has to say to a client that it does not admit. Every version of the protocol
+    has it in this form (``decode_notice``)."""
+
+    text: str
+    software: str
+    protocol: int
+    """The server's."""
+
+
+Message: TypeAlias = Model | Request | Update | Hello | Control | Notice
 M = TypeVar("M", bound=Message)
 _KINDS: Mapping[str, type[Message]] = {
     "model": Model, "request": Request, "update": Update, "hello": Hello, "control": Control,
+    "notice": Notice,
 }  # fmt: skip
 _NAMES: Mapping[type[object], str] = {kind: name for name, kind in _KINDS.items()}
 _STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -169,6 +181,25 @@ def decode(data: bytes, kind: type[M]) -> M:
     elif end != len(data):
         raise WireError(f"{len(data) - end} bytes follow the end of the message")
     return kind(**fields)
+
+
+def protocol_of(data: bytes) -> int | None:
+    """The version of the protocol of a message; None if it is none of any version."""
+    if len(data) < _PREFIX.size:
+        return None
+    magic, protocol, _ = _PREFIX.unpack_from(data)
+    return int(protocol) if magic == _MAGIC else None
+
+
+def decode_notice(data: bytes) -> Notice | None:
+    """A notice of any version of the protocol; None if it is something else."""
+    if protocol_of(data) is None:
+        return None
+    try:
+        return decode(_PREFIX.pack(_MAGIC, PROTOCOL, len(data) - _PREFIX.size)
+                      + data[_PREFIX.size :], Notice)  # fmt: skip
+    except WireError:
+        return None
 
 
 def decode_upload(data: bytes, oversized: bool) -> Update:

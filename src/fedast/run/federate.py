@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -31,11 +32,14 @@ from fedast.core.protocol import (
     StopReason,
     TaskName,
 )
+from fedast.federation.audit import AuditTrail
 from fedast.federation.driver import Driver, LivePool
 from fedast.federation.evaluator import Measured
 from fedast.federation.event_file import EventFile
 from fedast.federation.faults import ServerFault
 from fedast.federation.guard import Guard
+from fedast.federation.health import Monitor
+from fedast.federation.http import serve_http
 from fedast.federation.log_events import Configured, ModelRolledBack
 from fedast.federation.metrics import ServerMetrics
 from fedast.federation.model_store import ModelStore
@@ -82,9 +86,11 @@ class Federation:
         watch: Sequence[Watch] = (),
         clock: Callable[[], float] | None = None,
         said: Mapping[str, Any] | None = None,
+        credentials: Path | None = None,
     ) -> None:
         """``config`` is resolved; a folder with a write-ahead log is continued. ``said``: what the
-        configuration said before it was resolved (``identity.said``)."""
+        configuration said before it was resolved (``identity.said``). ``credentials``: the
+        server's, to see when they expire."""
         if config.algorithm.pools_data:
             raise ConfigError("algorithm.name", "centralized has no clients; choose another")
         if config.simulation.until != "each":
@@ -129,7 +135,7 @@ class Federation:
         observers.extend(make(algorithm, self.run_metrics) for make in watch)
         watched = Watched(algorithm, self.run_metrics, metrics, folder, self._stack)
         observers.extend(options.build(watched) for options in config.observers)
-        self.metrics = ServerMetrics(algorithm, self.run_metrics)
+        self.metrics = ServerMetrics(algorithm, self.run_metrics, config.federation.min_clients)
         wal = WriteAheadLog(folder / FOLDER, snapshot_every=config.federation.snapshot_every)
         self._stack.callback(wal.close)
         how = config.federation
@@ -186,10 +192,28 @@ class Federation:
                 for task, spec in zip(self._tasks, specs, strict=True)
             },
             rolled_back=rolled_back,
+            audit=AuditTrail(folder),
             **extra,
         )
+        self._monitor = Monitor(
+            metrics=self.metrics,
+            transport=transport,
+            wal=wal,
+            folder=folder,
+            min_clients=how.min_clients,
+            credentials=credentials,
+        )
         if how.metrics_port is not None:
-            self._stack.callback(self.metrics.serve(how.metrics_port))
+            self._stack.callback(self._serve_http(how.metrics_port, how.metrics_host))
+
+    def _serve_http(self, port: int, address: str) -> Callable[[], None]:
+        try:
+            return serve_http(self._monitor, self.metrics.registry, port, address)
+        except OSError as error:
+            self.close()
+            raise ConfigError(
+                "federation.metrics_port", f"{address}:{port} cannot be used: {error.strerror}"
+            ) from None
 
     async def run(self) -> RunResult:
         """Serve to the end or until stopped; records are written either way."""
@@ -200,6 +224,7 @@ class Federation:
         except BaseException:
             self.close()
             raise
+        self._stack.callback(asyncio.create_task(self._monitor.run()).cancel)
         try:
             await self.server.run()
         except ServerFault:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from fedast.run.simulate import Watch
 
 Started: TypeAlias = Callable[[Callable[[], None]], None]
 """Is given a function that ends the program in good order."""
+Phase: TypeAlias = Callable[[str], None]
 
 
 def endpoint_of(config: RunConfig, servers: Sequence[str], credentials: Path) -> Endpoint:
@@ -43,21 +45,39 @@ async def serve(
     said: Mapping[str, Any] | None = None,
     watch: Sequence[Watch] = (),
     started: Started = lambda stop: None,
+    phase: Phase = lambda text: None,
 ) -> tuple[RunResult, bool]:
     """Serve a resolved configuration; the result, and whether every task has ended.
 
     ``said``: what it said before it was resolved. A folder can be continued as long as that is the
-    same, even if a later version of fedast has other defaults."""
+    same, even if a later version of fedast has other defaults. ``phase`` is told what is being
+    waited for, and nothing ("") when training goes on."""
     here = f"{socket.gethostname()} ({uuid.getnode():012x}), {folder.resolve()}"
     endpoint = replace(endpoint, where=here)
+    phase(f"connecting to {', '.join(endpoint.servers)}")
     transport = await config.federation.transport.open_server(endpoint, clients)
+    telling: asyncio.Task[None] | None = None
     try:
-        federation = Federation(config, transport, folder, watch, said=said)
+        phase("loading the tasks and the write-ahead log")
+        federation = Federation(
+            config, transport, folder, watch, said=said, credentials=endpoint.credentials
+        )
         started(federation.server.stop)
+        telling = asyncio.create_task(_tell_who_is_here(federation, config, phase))
         result = await federation.run()
     finally:
+        if telling is not None:
+            telling.cancel()
         await transport.close()
     return result, federation.server.finished
+
+
+async def _tell_who_is_here(federation: Federation, config: RunConfig, phase: Phase) -> None:
+    state, wanted = federation.server.state, config.federation.min_clients
+    while not state.training:
+        phase(f"waiting for clients: {len(state.pool)} of {wanted} here")
+        await asyncio.sleep(0.5)
+    phase("")
 
 
 async def take_part(

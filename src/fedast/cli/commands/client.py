@@ -16,6 +16,8 @@ from fedast.cli.options import config_argument
               help="Where nats-server is, such as tls://host:4222; repeatable.")  # fmt: skip
 @click.option("--creds", required=True, type=click.Path(file_okay=False),
               help="Folder with this client's keys.")  # fmt: skip
+@click.option("--log", type=click.Path(dir_okay=False),
+              help="Log to this file, of limited size, instead of the terminal.")  # fmt: skip
 @reports_errors
 def client(config: str, **options: Any) -> None:
     """Take part in a federation with this machine's own data."""

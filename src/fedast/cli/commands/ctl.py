@@ -15,6 +15,6 @@ from fedast.cli.options import folder_argument
 @reports_errors
 def ctl(folder: str, verb: str, task: str) -> None:
     """Control the server of the federation in FOLDER; stop and add name a TASK."""
-    from fedast.cli.federation import control
+    from fedast.cli import federation as work
 
-    control(folder, verb, task)
+    work.ctl(folder, verb, task)

@@ -22,8 +22,8 @@ def federation() -> None:
 @click.option("--config", type=click.Path(dir_okay=False),
               help="What to train; default: two small embedded tasks.")  # fmt: skip
 @click.option("--host", "hosts", multiple=True,
-              help="Names and addresses of the NATS server, for its certificate; default: "
-                   "localhost, 127.0.0.1.")  # fmt: skip
+              help="Names and addresses under which clients reach the NATS server, for its "
+                   "certificate; default: only this machine can.")  # fmt: skip
 @click.option("--node", "nodes", multiple=True,
               help="A machine of a NATS cluster, by name or address; give three.")  # fmt: skip
 @click.option("--port", default=4222, show_default=True, type=click.IntRange(1, 65535))
@@ -77,24 +77,33 @@ def status(folder: str, as_json: bool) -> None:
 @reports_errors
 def admit(folder: str, clients: int) -> None:
     """Make keys for further clients; a federation that is running lets them in at once."""
-    from fedast.cli import members
+    from fedast.cli import members, upkeep
 
-    members.admit(folder, clients)
+    with upkeep.audited(folder, "admit", f"{clients} clients"):
+        members.admit(folder, clients)
 
 
 @federation.command()
 @folder_argument()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1)
+@click.option("--expiring", is_flag=True, help="Renew all that expire within 30 days.")
 @reports_errors
-def renew(folder: str, names: tuple[str, ...]) -> None:
-    """Make new keys for NAMES (client-7, server, control); the old ones stop working.
+def renew(folder: str, names: tuple[str, ...], expiring: bool) -> None:
+    """Make new keys for NAMES (client-7, server, control, observer); the old ones stop working.
 
     \b
     nats: new certificates for the NATS servers, before the old ones expire.
     """
-    from fedast.cli import members
+    from fedast.cli import members, upkeep
 
-    members.renew(folder, names)
+    if not names and not expiring:
+        raise click.UsageError("name who gets a new key, or use --expiring")
+    wanted = [*names, *(upkeep.expiring(folder) if expiring else ())]
+    if not wanted and expiring:
+        click.echo("nothing expires within 30 days")
+        return
+    with upkeep.audited(folder, "renew", " ".join(wanted)):
+        members.renew(folder, wanted)
 
 
 @federation.command()
@@ -103,9 +112,10 @@ def renew(folder: str, names: tuple[str, ...]) -> None:
 @reports_errors
 def expel(folder: str, names: tuple[str, ...]) -> None:
     """Refuse the clients NAMES (client-7) from now on."""
-    from fedast.cli import members
+    from fedast.cli import members, upkeep
 
-    members.expel(folder, names)
+    with upkeep.audited(folder, "expel", " ".join(names)):
+        members.expel(folder, names)
 
 
 @federation.command()
@@ -133,9 +143,43 @@ def keys(folder: str, as_json: bool) -> None:
 @folder_argument()
 @click.argument("name", required=False)
 @click.option("--lines", default=20, show_default=True, type=click.IntRange(min=1))
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is logged from now on.")
 @reports_errors
-def logs(folder: str, name: str | None, lines: int) -> None:
+def logs(folder: str, name: str | None, lines: int, follow: bool) -> None:
     """Show the last lines of the logs: nats, server, client-0, ..."""
     from fedast.cli import federation as work
 
-    work.logs(folder, name, lines)
+    work.logs(folder, name, lines, follow)
+
+
+@federation.command()
+@folder_argument()
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--out", type=click.Path(file_okay=False),
+              help="Folder of the records; default: run in FOLDER.")  # fmt: skip
+@reports_errors
+def backup(folder: str, file: str, out: str | None) -> None:
+    """Copy keys, configuration and the server's log to FILE (tar); it may be running."""
+    from fedast.cli import upkeep
+
+    upkeep.backup(folder, file, out)
+
+
+@federation.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.argument("folder", type=click.Path())
+@reports_errors
+def restore(file: str, folder: str) -> None:
+    """Make FOLDER, which must not exist, from the backup FILE."""
+    from fedast.cli import upkeep
+
+    upkeep.restore(file, folder)
+
+
+@federation.command()
+@reports_errors
+def alerts() -> None:
+    """Print alert rules for Prometheus; docs/runbook.md says what to do about each."""
+    from fedast.cli.federation import alerts
+
+    click.echo(alerts(), nl=False)

@@ -19,6 +19,8 @@ from fedast.cli.options import config_argument, quiet_option
 @click.option("--out", required=True, type=click.Path(file_okay=False),
               help="Folder for records and the write-ahead log; one that is there is "
                    "continued.")  # fmt: skip
+@click.option("--log", type=click.Path(dir_okay=False),
+              help="Log to this file, of limited size, instead of the terminal.")  # fmt: skip
 @quiet_option()
 @reports_errors
 def serve(config: str, **options: Any) -> None:

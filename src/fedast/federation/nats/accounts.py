@@ -26,7 +26,9 @@ from fedast.federation.nats.names import (
     CONTROL_INBOX,
     CONTROL_SUBJECT,
     MODELS,
+    OBSERVER_INBOX,
     REQUESTS,
+    STATUS_SUBJECT,
     consumer,
     hello_subject,
     inbox,
@@ -34,7 +36,7 @@ from fedast.federation.nats.names import (
     upload_subject,
 )
 
-SERVER, CONTROL = "server", "control"
+SERVER, CONTROL, OBSERVER = "server", "control", "observer"
 ACCOUNT = "FEDAST"
 """The account of the FedAST server, which has the streams."""
 MESSAGE = CHUNK + 65536
@@ -45,8 +47,11 @@ _OPERATOR_CONNECTIONS = 32
 _SUBSCRIPTIONS = 16
 _CONSUMERS = 1_000_000
 """More than there will be clients. (Without a number nats-server 2.15 stops at 1,000.)"""
-_OPERATORS = {CONTROL: (CONTROL_SUBJECT, CONTROL_INBOX)}
-"""Keys of people: the subject that each may send to, and its inbox."""
+_OPERATORS = {
+    CONTROL: ((CONTROL_SUBJECT, STATUS_SUBJECT), CONTROL_INBOX),
+    OBSERVER: ((STATUS_SUBJECT,), OBSERVER_INBOX),
+}
+"""Keys of people: the subjects that each may send to, and its inbox."""
 _NEXT, _ACK = f"$JS.API.CONSUMER.MSG.NEXT.{REQUESTS}", f"$JS.ACK.{REQUESTS}"
 _FETCH = f"$JS.API.DIRECT.GET.{MODELS}.{model_subject('>')}"
 _SERVICES = {
@@ -74,7 +79,7 @@ def _account(name: str, user: str) -> str:
         return _server_account(user)
     if name in _OPERATORS:
         sends_to, its_inbox = _OPERATORS[name]
-        return _small_account(name, user, [sends_to], its_inbox, _OPERATOR_CONNECTIONS)
+        return _small_account(name, user, sends_to, its_inbox, _OPERATOR_CONNECTIONS)
     client = int(name.removeprefix("client-"))
     services = [
         upload_subject(client),
@@ -88,7 +93,7 @@ def _account(name: str, user: str) -> str:
 
 def _server_account(user: str) -> str:
     services = dict(_SERVICES)
-    services.update({sends_to: "1m" for sends_to, _ in _OPERATORS.values()})
+    services.update({name: "1m" for sends_to, _ in _OPERATORS.values() for name in sends_to})
     exports = "".join(
         f'    {{ service: "{name}", response_threshold: "{seconds}" }}\n'
         for name, seconds in services.items()

@@ -14,14 +14,23 @@ from nats.js import JetStreamContext
 
 from fedast.core.protocol import ClientId
 from fedast.federation.backoff import retry
-from fedast.federation.nats.connection import TROUBLE, Connection, Credentials, close, connect
+from fedast.federation.nats.connection import (
+    TROUBLE,
+    Connection,
+    Credentials,
+    NobodyThere,
+    close,
+    connect,
+)
 from fedast.federation.nats.names import (
     CHUNK,
     CHUNKS_HEADER,
     CONTROL_INBOX,
     CONTROL_SUBJECT,
     MODELS,
+    OBSERVER_INBOX,
     REQUESTS,
+    STATUS_SUBJECT,
     UPLOAD_HEADER,
     consumer,
     hello_subject,
@@ -29,7 +38,7 @@ from fedast.federation.nats.names import (
     upload_subject,
 )
 from fedast.federation.reassembly import chunk_count
-from fedast.federation.transport import Delivery, TransportError
+from fedast.federation.transport import CONTROL_KEY, OBSERVER_KEY, Delivery, TransportError
 
 log = logging.getLogger("fedast.nats")
 _PAUSES = (0.1, 0.3, 1.0)
@@ -134,17 +143,46 @@ class NatsClient:
         await close(self._connection)
 
 
+_ADDRESSES = {
+    CONTROL_KEY: (CONTROL_SUBJECT, CONTROL_INBOX),
+    OBSERVER_KEY: (STATUS_SUBJECT, OBSERVER_INBOX),
+}
+
+
+class NoFederation(TransportError):
+    """Nobody answers where NATS should be."""
+
+
+class NoServer(TransportError):
+    """NATS answers, the FedAST server does not."""
+
+
 async def send_command(
-    servers: Sequence[str], credentials: Credentials, data: bytes, timeout: float = 10.0
+    servers: Sequence[str],
+    credentials: Credentials,
+    data: bytes,
+    timeout: float = 10.0,
+    *,
+    key: str = CONTROL_KEY,
+    patience: float = 2.0,
 ) -> bytes:
-    """Send a control command to the FedAST server and wait for its answer."""
-    connection = await connect(
-        servers, credentials, name="control", inbox_prefix=CONTROL_INBOX, patience=timeout
-    )
+    """Send a control command to the FedAST server and wait for its answer. ``key``: the name of
+    the credentials; the observer's may only ask for the status. Whatever is wrong, this ends: after
+    ``patience`` seconds if nobody is there, ``timeout`` if nobody answers."""
+    subject, inbox_prefix = _ADDRESSES[key]
     try:
-        message = await connection.request(CONTROL_SUBJECT, data, timeout=timeout)
+        async with asyncio.timeout(patience + timeout):
+            connection = await connect(
+                servers, credentials, name=key, inbox_prefix=inbox_prefix, patience=patience
+            )
+    except NobodyThere as error:
+        raise NoFederation(str(error)) from error
+    except TimeoutError:
+        raise NoFederation(f"{servers[0]}: takes connections but says nothing") from None
+    try:
+        message = await connection.request(subject, data, timeout=timeout)
         return message.data
     except TROUBLE as error:
-        raise TransportError("the FedAST server does not answer") from error
+        raise NoServer(f"{servers[0]}: NATS answers, but no FedAST server does") from error
     finally:
         await close(connection)

@@ -20,6 +20,8 @@ from fedast.federation.transport import Refused, TransportError
 log = logging.getLogger("fedast.nats")
 TROUBLE = (NatsError, JetStreamError, TimeoutError, OSError)
 """Errors of NATS that are worth another try."""
+_REPEAT = 60.0
+"""Seconds after which the same trouble is logged again."""
 _REFUSALS = 20
 """A key that was valid must be refused so often in a row, twice a second, to count as revoked."""
 
@@ -42,6 +44,10 @@ class Credentials:
         except (ssl.SSLError, OSError) as error:
             raise Refused(f"{self.folder}: its keys cannot be used ({error})") from error
         return context
+
+
+class NobodyThere(TransportError):
+    """Nobody answers at the address."""
 
 
 class Connection(Client):
@@ -75,13 +81,18 @@ async def connect(
     began, dropped = loop.time(), 0
     errors: list[str] = []
     refusals = 0
+    said = "", 0.0
     connection = Connection()
 
     async def failed(error: Exception) -> None:
         nonlocal refusals
-        errors.append(str(error))
+        nonlocal said
+        text = str(error) or type(error).__name__
+        errors.append(text)
         del errors[:-10]
-        log.warning("%s: %s", name, error)
+        if text != said[0] or loop.time() - said[1] > _REPEAT:  # twice a second is too often
+            said = text, loop.time()
+            log.warning("%s: %s", name, text)
         refusals = refusals + 1 if "authorization" in str(error).lower() else 0
         connection.thrown_out = refusals >= _REFUSALS
 
@@ -92,20 +103,25 @@ async def connect(
     async def open_connection(lasting: bool) -> None:
         nonlocal connection
         connection = Connection()
-        await connection.connect(
-            list(servers),
-            tls=context,
-            name=name,
-            inbox_prefix=inbox_prefix.encode(),
-            allow_reconnect=lasting,
-            max_reconnect_attempts=-1 if lasting else 0,
-            reconnect_time_wait=0.5,  # type: ignore[arg-type]  # any number, in fact
-            connect_timeout=5,
-            error_cb=failed,
-            reconnected_cb=let_in,
-            ping_interval=10,
-            max_outstanding_pings=2,
-        )
+        try:
+            await connection.connect(
+                list(servers),
+                tls=context,
+                name=name,
+                inbox_prefix=inbox_prefix.encode(),
+                allow_reconnect=lasting,
+                max_reconnect_attempts=-1 if lasting else 1,  # with 0, nats-py tries for ever
+                reconnect_time_wait=0.5,  # type: ignore[arg-type]  # any number, in fact
+                connect_timeout=5,
+                error_cb=failed,
+                reconnected_cb=let_in,
+                ping_interval=10,
+                max_outstanding_pings=2,
+            )
+        except asyncio.CancelledError:  # somebody takes connections and says nothing
+            with suppress(*TROUBLE, AttributeError):
+                await connection.close()
+            raise
 
     async def attempt() -> Connection:
         # A lasting connection would silently try again for ever when it is refused, so the first
@@ -130,7 +146,8 @@ async def connect(
         if dropped >= 5:
             raise Refused(f"{servers[0]}: does not let {name} in (it hangs up)") from error
         if patience is not None and loop.time() - began > patience:
-            raise TransportError(f"{servers[0]}: nobody answers ({error})") from error
+            why = errors[-1] if errors else str(error) or type(error).__name__
+            raise NobodyThere(f"{servers[0]}: nobody answers ({why})") from error
         log.info("%s: %s does not answer yet (%s)", name, servers[0], error)
 
     # (ssl.SSLError is an OSError.)

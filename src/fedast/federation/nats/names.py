@@ -13,7 +13,10 @@ REQUESTS, UPDATES, MODELS = "FEDAST_REQUESTS", "FEDAST_UPDATES", "FEDAST_MODELS"
 SERVING, SERVER_SUBJECT = "FEDAST_SERVER", "fedast.server"
 """Where the server writes down that it serves (``fence``)."""
 SERVER_INBOX, CONTROL_INBOX = "_INBOX_server", "_INBOX_control"
-CONTROL_SUBJECT = "fedast.order"
+OBSERVER_INBOX = "_INBOX_observer"
+CONTROL_SUBJECT, STATUS_SUBJECT = "fedast.order", "fedast.status"
+"""Commands, which only the control key may give, and questions, for which there is a key that may
+do nothing else."""
 
 
 def request_subject(client: ClientId, name: str) -> str:

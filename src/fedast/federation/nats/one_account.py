@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedast.federation.keys import subject
-from fedast.federation.nats.accounts import CONTROL, SERVER
+from fedast.federation.nats.accounts import CONTROL, OBSERVER, SERVER
 from fedast.federation.nats.names import (
     CONTROL_INBOX,
     CONTROL_SUBJECT,
     MODELS,
+    OBSERVER_INBOX,
     REQUESTS,
+    STATUS_SUBJECT,
     consumer,
     hello_subject,
     inbox,
@@ -28,7 +30,9 @@ def users_config(numbers: Mapping[str, int]) -> str:
         if name == SERVER:
             publish, subscribe = [">"], ">"
         elif name == CONTROL:
-            publish, subscribe = [CONTROL_SUBJECT], f"{CONTROL_INBOX}.>"
+            publish, subscribe = [CONTROL_SUBJECT, STATUS_SUBJECT], f"{CONTROL_INBOX}.>"
+        elif name == OBSERVER:
+            publish, subscribe = [STATUS_SUBJECT], f"{OBSERVER_INBOX}.>"
         else:
             client = int(name.removeprefix("client-"))
             publish, subscribe = _client_may(client), f"{inbox(client)}.>"

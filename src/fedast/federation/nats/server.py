@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -36,11 +35,11 @@ from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 from fedast.core.protocol import ClientId
 from fedast.federation.backoff import retry
 from fedast.federation.nats.accounts import MESSAGE
+from fedast.federation.nats.commands import Commands
 from fedast.federation.nats.connection import TROUBLE, Connection, close
 from fedast.federation.nats.names import (
     CHUNK,
     CHUNKS_HEADER,
-    CONTROL_SUBJECT,
     MODELS,
     REQUESTS,
     SERVER_SUBJECT,
@@ -83,8 +82,8 @@ _MOST_CHUNKS = 1_000_000
 _ELECTION, _SOON = 10.0, 2.0
 """Seconds that creating a consumer may take (after the loss of a node of a cluster, the others may
 first have to elect its leader), and for how long everything else waits for it."""
-_MOST_COMMANDS = 64
 T = TypeVar("T")
+_NOTICE = "notice"
 
 
 @final
@@ -109,8 +108,7 @@ class NatsServer:
         """Uploads; None wakes ``receive`` for something else."""
         self._greetings: dict[ClientId, bytes] = {}
         """The latest of each client: nobody can crowd out another's."""
-        self._commands: deque[ControlCommand] = deque()
-        """Separate, so that they do not wait behind uploads."""
+        self._commands = Commands(self._wake)
         self._ready: set[ClientId] = set()
         """Clients that have a queue."""
         self._creating: dict[ClientId, asyncio.Task[None]] = {}
@@ -138,7 +136,7 @@ class NatsServer:
         )  # fmt: skip
         await self._when_ready(partial(self._upkeep.begin, self._uploads, after, back))
         await self._connection.subscribe(hello_subject("*"), cb=self._greeted)
-        await self._connection.subscribe(CONTROL_SUBJECT, cb=self._command_received)
+        await self._commands.subscribe(self._connection)
         self._reading = asyncio.create_task(self._read_uploads(self._uploads))
         self._keeping = asyncio.create_task(self._upkeep.run(self._uploads))
         return self._upkeep.fence.epoch
@@ -251,6 +249,10 @@ class NatsServer:
         except TROUBLE as error:  # its next heartbeat is another chance
             log.warning("the queue of client %d cannot be created: %s", client, error)
 
+    @property
+    def connected(self) -> bool:
+        return self._connection.is_connected
+
     # --- losses ---------------------------------------------------------------------------------
 
     async def _prepare_again(self) -> int:
@@ -281,11 +283,6 @@ class NatsServer:
             self._greetings[int(client)] = message.data
             self._wake()
 
-    async def _command_received(self, message: Msg) -> None:
-        if len(self._commands) < _MOST_COMMANDS:
-            self._commands.append(ControlCommand(message.data, message.reply))
-            self._wake()
-
     def _wake(self) -> None:
         if self._incoming.empty():
             self._incoming.put_nowait(None)
@@ -304,8 +301,8 @@ class NatsServer:
             if self._loss is not None:
                 loss, self._loss = self._loss, None
                 return loss
-            if self._commands:
-                return self._commands.popleft()
+            if (command := self._commands.next()) is not None:
+                return command
             if self._greetings:
                 client = next(iter(self._greetings))
                 if client not in self._ready:  # admitted since the start
@@ -340,6 +337,12 @@ class NatsServer:
         except APIError as error:
             if error.err_code != _PER_SUBJECT:
                 raise TransportError(f"a request cannot be sent: {error}") from error
+
+    async def tell(self, client: ClientId, data: bytes | None) -> None:
+        await self._purge(REQUESTS, request_subject(client, _NOTICE))
+        if data is not None:
+            with suppress(*TROUBLE):
+                await self._js.publish(request_subject(client, _NOTICE), data)
 
     async def withdraw(self, client: ClientId, name: str) -> None:
         await self._purge(REQUESTS, request_subject(client, name))

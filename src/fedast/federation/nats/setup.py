@@ -1,9 +1,9 @@
 """The keys of a federation and the configuration of its NATS server.
 
 An authority of the federation's own signs one certificate for the NATS server, one for the FedAST
-server, one for control commands, and one per client. NATS takes the name in a certificate as the
-user (``verify_and_map``), and each user has an account of its own (``accounts``). Nothing sends
-keys anywhere: they stay in the folders that they are made in until somebody copies them.
+server, one for control commands, one for questions, and one per client. NATS takes the name in a
+certificate as the user (``verify_and_map``), each in an account of its own (``accounts``). Nothing
+sends keys anywhere: they stay in the folders that they are made in until somebody copies them.
 
 The accounts are in one file, ``accounts.conf``, beside ``nats.conf``, with the subjects of their
 users' certificates. A new key has a new subject, so that the old one becomes invalid. (Earlier
@@ -29,10 +29,12 @@ from fedast.core.protocol import ClientId
 from fedast.federation.keys import Authority, hosts_of
 from fedast.federation.nats.accounts import ACCOUNT, MESSAGE, accounts_config
 from fedast.federation.nats.accounts import CONTROL as CONTROL
+from fedast.federation.nats.accounts import OBSERVER as OBSERVER
 from fedast.federation.nats.accounts import SERVER as SERVER
 from fedast.federation.nats.one_account import users_config
 from fedast.records.files import write_atomically
 
+_LOOPBACK = ("localhost", "127.0.0.1")
 ACCOUNTS_FILE = "accounts.conf"
 _OLD_INCLUDE = """authorization {
   include "users.conf"
@@ -110,7 +112,8 @@ def initialise(
     config: str,
     nodes: Sequence[str] = (),
 ) -> None:
-    """Create the folder of a federation; ``nodes`` are the hosts of a NATS cluster."""
+    """Create the folder of a federation. ``hosts``: how clients reach NATS; on this machine it is
+    always ``localhost``. ``nodes``: the hosts of a NATS cluster."""
     layout.root.mkdir(parents=True)
     for folder in (layout.nats, layout.logs):
         folder.mkdir()
@@ -124,11 +127,13 @@ def initialise(
             text = nats_config(port=port, name=node) + cluster_config(node, nodes, port)
             (folder / "nats.conf").write_text(text)
     else:
-        authority.issue(layout.nats / "tls", "nats", hosts)
-        layout.nats_config.write_text(nats_config(port=port))
+        names = list(dict.fromkeys([*hosts, *_LOOPBACK]))
+        authority.issue(layout.nats / "tls", "nats", names)
+        listen = "0.0.0.0" if set(hosts) - {*_LOOPBACK, "::1"} else "127.0.0.1"
+        layout.nats_config.write_text(nats_config(port=port, listen=listen))
     write_atomically(layout.register, json.dumps({"numbers": {}, "expelled": []}))
     with register_of(layout) as register:
-        register.issue([SERVER, CONTROL, *map(client_name, range(clients))])
+        register.issue([SERVER, CONTROL, OBSERVER, *map(client_name, range(clients))])
     layout.config.write_text(config)
 
 
@@ -223,7 +228,7 @@ class Register:
             write_atomically(folder / name, text)
 
 
-def nats_config(*, port: int, name: str = "fedast") -> str:
+def nats_config(*, port: int, name: str = "fedast", listen: str = "0.0.0.0") -> str:
     """Its paths are relative to the folder that nats-server is started in."""
     tls = """tls {
   cert_file: "tls/cert.pem"
@@ -235,13 +240,16 @@ def nats_config(*, port: int, name: str = "fedast") -> str:
 }"""
     return f"""# NATS server of a FedAST federation; written by `fedast federation init`.
 server_name: "{name}"
-host: "0.0.0.0"
+host: "{listen}"
 port: {port}
 max_payload: {MESSAGE}
 max_pending: 48MB          # what a connection may leave unread
 write_deadline: "10s"
 ping_interval: "20s"       # a broken link counts among its key's connections for a minute
 ping_max: 2
+log_file: "nats.log"
+logfile_size_limit: 10MB
+logfile_max_num: 5
 
 jetstream {{
   store_dir: "data"
