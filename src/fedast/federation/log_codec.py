@@ -33,6 +33,10 @@ from fedast.federation.log_events import (
     TrainingFailed,
     UpdateReceived,
     UploadIgnored,
+    LimitSet,
+    ClientRested,
+    ClientReady,
+    ClientPardoned,
 )
 
 _KINDS: Mapping[str, type[LogEvent]] = {
@@ -54,6 +58,10 @@ _KINDS: Mapping[str, type[LogEvent]] = {
     "failure": TrainingFailed,
     "strike": StrikeRecorded,
     "superseded": UploadIgnored,
+    "limit": LimitSet,
+    "rest": ClientRested,
+    "ready": ClientReady,
+    "pardon": ClientPardoned,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _KEYS = {"client": "c", "request": "r", "work_seconds": "w", "sequence": "place"}

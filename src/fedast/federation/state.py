@@ -46,6 +46,10 @@ from fedast.federation.log_events import (
     TrainingFailed,
     UpdateReceived,
     UploadIgnored,
+    LimitSet,
+    ClientRested,
+    ClientReady,
+    ClientPardoned,
 )
 from fedast.federation.membership import Membership
 from fedast.training.trainer import Update
@@ -121,6 +125,7 @@ class ServerState:
                 send = self.driver.open.get(event.request)
                 if send is not None:
                     self.membership.succeeded(send.client)
+                    self.pool.on_trial.discard(send.client)
                     if update is not None:
                         self._learner.receive(event.request, update)
                 loss = event.loss if self._wants_loss else None
@@ -146,9 +151,20 @@ class ServerState:
             case ModelRetired():
                 self.models.pop((event.task, event.version), None)
             case TrainingFailed():
-                self.membership.failed(event.client)
+                self.membership.failed(event.client, now, event.why)
             case StrikeRecorded():
-                self.membership.strike(event.client)
+                self.membership.strike(event.client, now, event.why)
+            case LimitSet():
+                self.pool.limit = event.requests_per_client
+            case ClientRested():
+                self.pool.resting.add(event.client)
+                return self._lose_requests(event.client, now)
+            case ClientReady():
+                self.pool.resting.discard(event.client)
+                self.pool.on_trial.add(event.client)
+                return self._pool_changed(now)
+            case ClientPardoned():
+                self.membership.pardon(event.client)
             case Configured() | EvaluationReceived() | UploadIgnored():
                 pass
             case _:
@@ -159,8 +175,11 @@ class ServerState:
         return self.driver.handle(PoolChanged(), now) if self.training else []
 
     def _remove(self, client: ClientId, now: float) -> list[Effect]:
-        """Its requests are lost, so that the algorithm sends others."""
         self.pool.leave(client)
+        return self._lose_requests(client, now)
+
+    def _lose_requests(self, client: ClientId, now: float) -> list[Effect]:
+        """Its requests are lost, so that the algorithm sends others."""
         return [
             effect
             for request in self.requests_of(client)
