@@ -49,10 +49,8 @@ async def flood(kind: str, url: str, keys: Path, client: int) -> None:
     connection = await connect(
         [url], Credentials(keys), name=client_name(client), inbox_prefix=inbox(client)
     )
-    sent = 0
-    for subject, data in messages(kind, client):
+    for sent, (subject, data) in enumerate(messages(kind, client), 1):
         await connection.publish(subject, data)
-        sent += 1
         if sent % 500 == 0:
             await connection.flush(60)
             print(sent, flush=True)

@@ -10,11 +10,12 @@ from fedast.core.protocol import ClientId, TaskName, Version
 from fedast.federation import wire
 from fedast.federation.evaluation import FederatedEvaluation
 from fedast.federation.leases import Leases
-from fedast.federation.log_events import EvaluationReceived, ModelEvaluated, UploadIgnored
+from fedast.federation.log_events import EvaluationReceived, ModelEvaluated
 from fedast.federation.publishing import Publisher
 from fedast.federation.recorder import Recorder
 from fedast.federation.state import ServerState
 from fedast.federation.transport import Uploaded
+from fedast.federation.untrusted import printable
 
 log = logging.getLogger("fedast.server")
 
@@ -52,20 +53,24 @@ class Evaluator:
             if self._evaluation.may_ask(key, self._recorder.now):
                 await self.ask(*key)
 
+    def expects(self, upload: Uploaded) -> bool:
+        """Whether it answers a question that this client was asked."""
+        key = self._evaluation.about(upload.name.rpartition("-")[2])
+        return key is not None and self._evaluation.waits_for(key, upload.client)
+
     async def answered(self, upload: Uploaded) -> bool:
-        """A client's answer has arrived, or word that none will; whether that is a failure of the
-        client. ``WireError`` if it is not a valid answer. ``close`` has to follow."""
+        """A client's answer that is expected has arrived, or word that none will come; whether that
+        is a failure of the client. ``WireError`` if it is not a valid answer. ``close`` has to
+        follow."""
         client, token = upload.client, upload.name.rpartition("-")[2]
         key = self._evaluation.about(token)
-        if key is None or not self._evaluation.waits_for(key, client):
-            self._recorder.note(UploadIgnored(upload.sequence))
-            return False
+        assert key is not None
         problem = upload.failed
         if problem is None:
             problem = self._take(key, client, token, upload)
         self._recorder.note(EvaluationReceived(upload.sequence))
         if problem is not None:
-            log.warning("client %d did not evaluate %s: %s", client, key[0], problem)
+            log.warning("client %d did not evaluate %s: %s", client, key[0], printable(problem))
             self._evaluation.give_up(key, client)
         return upload.blame
 

@@ -1,13 +1,16 @@
 """Who has been silent for too long.
 
-A client without a heartbeat for ``lease`` seconds has left. A client that is here has a limited time
-for each request, counted from when it is the request's turn: clients work through their queue in
-order, so from when the one before it ended. Answers to other requests do not prolong it. The time
-allowed is a multiple of the client's own recent times (without any: of what is usual among the
-others), at least ``lease + redeliver_after`` and at most ``request_timeout``, and doubles when it
-was too short: a slow client is not told from a dead one by its first request. A client that says it
-is idle although requests have been waiting for ``redeliver_after`` has something wrong with its
-queue, which is then delivered again.
+A client without a heartbeat for ``lease`` seconds has left.
+
+A client that is here has a limited time for each request, counted from when it is the request's
+turn: clients work through their queues in order, so from when the one before it ended. Answers to
+other requests do not prolong it. The time allowed is a multiple of the client's own recent times
+(without any: of what is usual among the others), at least ``lease + redeliver_after`` and at most
+``request_timeout``, and doubles when it was too short: at first nothing tells a slow client from a
+dead one.
+
+A client that says it is idle although requests have been waiting for ``redeliver_after`` has
+something wrong with its queue, which is then delivered again.
 
 Nothing of this is durable: after a restart every clock starts anew.
 """
@@ -83,7 +86,7 @@ class Leases:
         if stall > _STALL:
             for times in (self._seen, self._answered, *self._missed.values()):
                 for key in times:
-                    times[key] = min(now, times[key] + stall)  # type: ignore[index]
+                    times[key] = min(now, times[key] + stall)
             self._turns = {
                 client: (request, min(now, since + stall))
                 for client, (request, since) in self._turns.items()
@@ -143,8 +146,7 @@ class Leases:
         for client, request in oldest.items():
             turn, since = self._turns.get(client, (None, now))
             if turn != request:  # the one before it has ended
-                since = max(self._answered.get(client, 0.0), self._ticked)
-                self._turns[client] = request, min(now, since)
+                self._turns[client] = request, now
             elif now - since > self._shortest:  # the least that anybody has
                 allowed = self.allowed(client)
                 if now - since > allowed:

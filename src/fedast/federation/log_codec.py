@@ -15,10 +15,14 @@ from fedast.core.protocol import StopReason
 from fedast.federation.log_events import (
     ClientJoined,
     ClientLeft,
+    ClientPardoned,
     ClientQuarantined,
+    ClientReady,
+    ClientRested,
     Configured,
     Entry,
     EvaluationReceived,
+    LimitSet,
     LogEvent,
     ModelEvaluated,
     ModelPublished,
@@ -33,10 +37,6 @@ from fedast.federation.log_events import (
     TrainingFailed,
     UpdateReceived,
     UploadIgnored,
-    LimitSet,
-    ClientRested,
-    ClientReady,
-    ClientPardoned,
 )
 
 _KINDS: Mapping[str, type[LogEvent]] = {

@@ -135,7 +135,8 @@ class StrikeRecorded:
 
 @dataclass(frozen=True, slots=True)
 class UploadIgnored:
-    """An upload that answers no open request. Versions up to 0.2 recorded each of them."""
+    """An upload that answers no open request. Only version 0.1.0 recorded
+    each of them."""
 
     sequence: int
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import final
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client import Counter as CounterMetric
 
-from fedast.core.protocol import Algorithm, ClientId
+from fedast.core.protocol import Algorithm
 from fedast.federation.driver import Driver, LivePool
+from fedast.federation.membership import Membership
 from fedast.records.metrics import RunMetrics
 
 _LISTED = 1000
 """The most clients that a status lists."""
+_REASONS_LISTED = 20
 
 
 @final
@@ -53,16 +55,22 @@ class ServerMetrics:
             if curve:
                 self._metric.labels(status.name).set(curve[-1].value)
 
-    def status(
-        self, driver: Driver, pool: LivePool, quarantined: Collection[ClientId], now: float
-    ) -> str:
+    def status(self, driver: Driver, pool: LivePool, membership: Membership, now: float) -> str:
+        quarantined = sorted(membership.quarantined)[:_LISTED]
         held = Counter(send.client for send in driver.open.values())
         table = {
             "seconds": round(now, 1),
             "client_count": len(pool),
             "clients": pool.here[:_LISTED],
             "paused": pool.paused,
-            "quarantined": sorted(quarantined)[:_LISTED],
+            "resting": sorted(pool.resting)[:_LISTED],
+            "quarantined": quarantined,
+            "reasons": {
+                str(client): [
+                    {"t": round(r.time, 1), "why": r.why} for r in membership.reasons(client)
+                ]
+                for client in sorted({*quarantined, *membership.strikes})[:_REASONS_LISTED]
+            },
             "requests": {str(client): held[client] for client in sorted(held)[:_LISTED]},
             "tasks": {
                 status.name: {

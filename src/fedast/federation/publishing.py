@@ -7,18 +7,21 @@ token differs, and an update with the old token is ignored.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import final
 
 import numpy as np
 
-from fedast.core.protocol import ClientId, TaskName, Version
+from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.federation import wire
 from fedast.federation.driver import Send
 from fedast.federation.log_events import ModelPublished
 from fedast.federation.recorder import Recorder
 from fedast.federation.state import ServerLearner, ServerState
 from fedast.federation.transport import ServerTransport
+
+_TOKENS_KEPT = 100_000
 
 
 @final
@@ -43,6 +46,9 @@ class Publisher:
         self.sizes = {name: learner.parameters(name).numel() for name in tasks}
         self.secret = b""
         """The key of the tokens."""
+        self._sent: OrderedDict[RequestId, tuple[ClientId, str]] = OrderedDict()
+        """Requests that were sent lately, with their clients and tokens: an answer that comes when
+        its request has ended can be told from one that was made up."""
 
     @property
     def upload_limit(self) -> int:
@@ -75,6 +81,9 @@ class Publisher:
             size=self.sizes[send.task],
             half=self._half,
         )
+        self._sent[send.request] = send.client, request.token
+        while len(self._sent) > _TOKENS_KEPT:
+            self._sent.popitem(last=False)
         data = wire.encode(request)
         await self._transport.send(send.client, self.request_name(send), data, model)
 
@@ -101,7 +110,15 @@ class Publisher:
         await self._transport.withdraw(send.client, self.request_name(send))
 
     def request_name(self, send: Send) -> str:
-        return f"{send.request}-{self.token(send)}"
+        sent = self._sent.get(send.request)  # its model may be retired by now
+        return f"{send.request}-{self.token(send) if sent is None else sent[1]}"
+
+    def was_sent(self, request: RequestId, client: ClientId, token: str) -> bool:
+        """Whether this client was sent this request with this token."""
+        return self._sent.get(request) == (client, token)
+
+    def forget(self, request: RequestId) -> None:
+        self._sent.pop(request, None)
 
     def token(self, send: Send) -> str:
         model = self._state.models.get((send.task, send.version), "")

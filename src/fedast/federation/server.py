@@ -8,8 +8,9 @@ commit are applied again, without effects; uploads after it are read again, in t
 every request that is still open is sent again, which changes nothing where it is still queued.
 
 The parts, each in a module of its own: ``leases`` (who has been silent too long), ``membership``
-(quarantine), ``publishing`` (models, requests, tokens), ``uploads`` (checks), ``evaluator``
-(federated evaluation), ``control`` (control commands), ``commits``. This module joins them.
+(quarantine), ``conduct`` (what leads to it), ``publishing`` (models, requests, tokens), ``uploads``
+(checks), ``evaluator`` (federated evaluation), ``control`` (control commands), ``commits``. This
+module joins them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import assert_never, final
 
 from fedast.core.protocol import ClientId, IllegalEvent, StopReason, TaskName, TaskSpec
 from fedast.federation import wire
 from fedast.federation.commits import Committer
+from fedast.federation.conduct import Conduct
 from fedast.federation.control import ControlCommands
 from fedast.federation.driver import Ask, Driver, Effect, LivePool, Send, Withdraw
 from fedast.federation.evaluation import FederatedEvaluation
@@ -35,7 +38,6 @@ from fedast.federation.log_events import (
     Configured,
     Entry,
     LogEvent,
-    RequestFailed,
     TasksEnded,
     TrainingBegan,
 )
@@ -51,6 +53,7 @@ from fedast.federation.transport import (
     ServerTransport,
     Uploaded,
 )
+from fedast.federation.untrusted import printable
 from fedast.federation.uploads import Uploads
 from fedast.federation.write_ahead_log import WriteAheadLog, remedy
 from fedast.learner.replay import RecordingLearner, ReplayFailed
@@ -71,8 +74,10 @@ class Options:
     """Clients that must have joined before training begins."""
     lease: float = 30.0
     """A client without a heartbeat for this long has left."""
-    request_timeout: float = 3600.0
-    """In which a client that is here must answer a request."""
+    request_timeout: float = 600.0
+    """The most that a client has for a request, whatever its pace."""
+    requests_per_client: int | None = 4
+    """The most that a client is given at a time, while others have fewer."""
     redeliver_after: float = 30.0
     """After which a client that says it is idle is given its requests again."""
     commit_every: float = 1.0
@@ -84,6 +89,8 @@ class Options:
     """Clients that evaluate a model in a federated evaluation."""
     strikes: int = 3
     """Invalid uploads after which a client is quarantined."""
+    forgive_after: int = 20
+    """Good updates after which a strike is forgiven."""
     max_time: float | None = None
     """After which every task ends."""
 
@@ -107,6 +114,7 @@ class FederationServer:
         schedule: Schedule,
         options: Options,
         metrics: ServerMetrics,
+        quarantine_file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``later``: tasks that can be added; ``tasks``: all of them, in a fixed order.
@@ -128,7 +136,7 @@ class FederationServer:
             driver=driver,
             pool=pool,
             learner=learner,
-            membership=Membership(options.strikes),
+            membership=Membership(options.strikes, options.forgive_after),
             later=later,
             wants_loss=wants_loss,
         )
@@ -146,6 +154,14 @@ class FederationServer:
             tasks=tasks,
             half=options.half,
         )
+        self._conduct = Conduct(
+            state=state,
+            leases=self._leases,
+            recorder=self,
+            transport=transport,
+            longest_rest=options.request_timeout,
+            file=quarantine_file,
+        )
         self._evaluator = Evaluator(
             evaluation=FederatedEvaluation(seed, options.evaluators, options.lease),
             state=state,
@@ -159,11 +175,14 @@ class FederationServer:
             publisher=self._publisher,
             evaluator=self._evaluator,
             leases=self._leases,
+            conduct=self._conduct,
             recorder=self,
             metrics=metrics,
             norm_bound=options.norm_bound,
         )
-        self._control = ControlCommands(state=state, metrics=metrics, recorder=self, stop=self.stop)
+        self._control = ControlCommands(
+            state=state, metrics=metrics, recorder=self, stop=self.stop, pardon=self._conduct.pardon
+        )
         self._committer = Committer(
             wal=wal,
             state=state,
@@ -270,7 +289,7 @@ class FederationServer:
 
     async def _send(self, send: Send) -> None:
         if send.request in self.state.driver.open:
-            self._leases.assigned(send.client, self.now)
+            self._leases.assigned(send.client, send.request, self.now)
             await self._publisher.send(send)
 
     # --- serving --------------------------------------------------------------------------------
@@ -279,6 +298,7 @@ class FederationServer:
         """After ``recover``: serve until every task has ended or ``stop`` was called."""
         await self._transport.start(self.state.sequence, self._publisher.upload_limit)
         self._leases.tick(self.now)
+        await self._conduct.start(self._options.requests_per_client)
         # Models that the last commit decided on and nobody published, before they are replaced.
         for send in list(self.state.driver.open.values()):
             await self._publisher.publish(send.task, send.version)
@@ -313,12 +333,15 @@ class FederationServer:
     async def _greeted(self, greeting: Greeted) -> None:
         """A heartbeat; the first one makes a client join."""
         client, state = greeting.client, self.state
+        if client in state.pool and not self._conduct.hears_hello(client):
+            self._leases.seen(client, self.now)
+            return
         try:
             hello = wire.decode(greeting.data, wire.Hello)
             if hello.client != client:
                 raise wire.WireError(f"it says that it is client {hello.client}")
         except wire.WireError as error:
-            log.warning("client %d is not admitted: %s", client, error)
+            self._conduct.not_admitted(client, str(error))
             return
         if client in state.membership.quarantined:
             return
@@ -328,10 +351,9 @@ class FederationServer:
         elif client not in state.pool:
             missing = [name for name in self._tasks if name not in hello.tasks]
             if missing:
-                log.warning("client %d is not admitted: it lacks %s", client, ", ".join(missing))
+                self._conduct.not_admitted(client, f"it lacks {', '.join(missing)}")
                 return
-            log.info("client %d joined (%s)", client, hello.software)
-            self._leases.joined(client)
+            log.info("client %d joined (%s)", client, printable(hello.software))
             await self.record(ClientJoined(client))
         elif hello.idle and self._leases.to_redeliver(client, state.requests_of(client), self.now):
             log.warning("client %d is idle but has requests; delivering them again", client)
@@ -353,17 +375,9 @@ class FederationServer:
         self._evaluator.pass_time()
         await self._evaluator.close()
         if not self._resend:
-            await self._time_out()
+            await self._conduct.tick()
             await self._evaluator.ask_again()
         late = options.max_time is not None and self.now >= options.max_time
         if state.training and late and state.driver.unfinished:
             await self.record(TasksEnded(state.driver.unfinished, StopReason.TIME))
         await self._committer.commit()
-
-    async def _time_out(self) -> None:
-        """A client that is here but does not answer loses its oldest request."""
-        for client, request in self._leases.overdue(self.state.oldest_requests(), self.now):
-            if request in self.state.driver.open:
-                log.warning("client %d did not answer request %d in time", client, request)
-                await self.record(RequestFailed(request, invalid=False))
-                await self._uploads.strike(client, self.state.sequence)

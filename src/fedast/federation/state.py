@@ -29,10 +29,14 @@ from fedast.federation.driver import Driver, Effect, LivePool
 from fedast.federation.log_events import (
     ClientJoined,
     ClientLeft,
+    ClientPardoned,
     ClientQuarantined,
+    ClientReady,
+    ClientRested,
     Configured,
     Entry,
     EvaluationReceived,
+    LimitSet,
     ModelEvaluated,
     ModelPublished,
     ModelRetired,
@@ -46,10 +50,6 @@ from fedast.federation.log_events import (
     TrainingFailed,
     UpdateReceived,
     UploadIgnored,
-    LimitSet,
-    ClientRested,
-    ClientReady,
-    ClientPardoned,
 )
 from fedast.federation.membership import Membership
 from fedast.training.trainer import Update

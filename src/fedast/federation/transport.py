@@ -11,7 +11,7 @@ published until it is retired. Heartbeats (``hello``) may be lost.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from fedast.core.protocol import ClientId
 
@@ -95,6 +95,16 @@ class ServerTransport(Protocol):
     async def answer(self, command: ControlCommand, data: bytes) -> None: ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Discards(Protocol):
+    """A server's transport may also be able to throw uploads away unread."""
+
+    async def discard(self, client: ClientId, seconds: float) -> None:
+        """For so long, what this client has uploaded and uploads need not arrive; 0: it is to
+        arrive again."""
+        ...
 
 
 class Delivery(Protocol):

@@ -9,7 +9,10 @@ was forgotten.
 from __future__ import annotations
 
 import logging
-from typing import final
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
 
 _LONGEST = 200
 
@@ -25,6 +28,16 @@ def printable(text: object, limit: int = _LONGEST) -> str:
         part = "".join(escaped)[:limit]
     left = len(whole) - limit
     return f"{part}… ({left} more)" if left > 0 else part
+
+
+def described(vector: npt.NDArray[Any] | None) -> str:
+    """A vector in a few words: its length, norm and first values."""
+    if vector is None:
+        return "no vector"
+    with np.errstate(all="ignore"):
+        norm = float(np.linalg.norm(vector.astype(np.float64)))
+    first = ", ".join(f"{value:.4g}" for value in vector.ravel()[:4].tolist())
+    return f"shape {vector.shape}, norm {norm:.4g}, begins {first or 'with nothing'}"
 
 
 @final

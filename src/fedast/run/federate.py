@@ -58,6 +58,9 @@ from fedast.run.simulate import Watch
 from fedast.tasks.task import BadTask, Task
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer
 
+QUARANTINE = "quarantine.jsonl"
+"""Which clients were quarantined, when and why; one line for each time."""
+
 
 @final
 class BestEffortEventLog:
@@ -170,15 +173,18 @@ class Federation:
                 min_clients=how.min_clients,
                 lease=how.lease,
                 request_timeout=how.request_timeout,
+                requests_per_client=how.requests_per_client,
                 redeliver_after=how.redeliver_after,
                 commit_every=how.commit_every,
                 norm_bound=how.norm_bound,
                 half=how.half_uploads,
                 strikes=how.strikes,
+                forgive_after=how.forgive_after,
                 evaluators=how.evaluators,
                 max_time=config.simulation.max_time,
             ),
             metrics=self.metrics,
+            quarantine_file=folder / QUARANTINE,
             **extra,
         )
         if how.metrics_port is not None:

@@ -8,6 +8,7 @@ CHUNK = 4 * 2**20
 """The longest message, in bytes; anything longer travels in chunks."""
 CHUNKS_HEADER = "Fedast-Parts"
 REQUESTS, UPDATES, MODELS = "FEDAST_REQUESTS", "FEDAST_UPDATES", "FEDAST_MODELS"
+HELLOS = "FEDAST_HELLOS"
 SERVER_INBOX, CONTROL_INBOX = "_INBOX_server", "_INBOX_control"
 CONTROL_SUBJECT = "fedast.order"
 

@@ -5,7 +5,8 @@ client, which delivers one message at a time; a subject holds one message, so NA
 request that is already queued. UPDATES keeps uploads in order until the server has acknowledged
 them (``uploads``); the message id makes an upload idempotent, and the server reads by sequence
 number, so that it can start again from any upload. MODELS holds published models, read directly by
-subject. Heartbeats and control commands are plain messages.
+subject. Of heartbeats NATS keeps the latest of each client (``heartbeats``). Control commands are
+plain messages.
 
 Who may do what is decided by the configuration of nats-server (``setup``): a client may read its
 own queue and the models, and write its own uploads, and nothing else.
@@ -30,6 +31,7 @@ from nats.js.errors import APIError, ServiceUnavailableError
 from fedast.core.protocol import ClientId
 from fedast.federation.backoff import retry
 from fedast.federation.nats.connection import TROUBLE, Connection, close
+from fedast.federation.nats.heartbeats import Heartbeats
 from fedast.federation.nats.names import (
     CHUNK,
     CHUNKS_HEADER,
@@ -38,7 +40,6 @@ from fedast.federation.nats.names import (
     REQUESTS,
     UPDATES,
     consumer,
-    hello_subject,
     model_subject,
     request_subject,
 )
@@ -94,6 +95,7 @@ class NatsServer:
         self._creating: dict[ClientId, asyncio.Task[None]] = {}
         """Queues that are being created: one that takes long is not begun again meanwhile."""
         self._reading: asyncio.Task[None] | None = None
+        self._hearing: asyncio.Task[None] | None = None
         self._uploads: UploadStream | None = None
 
     # --- setting up -----------------------------------------------------------------------------
@@ -109,7 +111,8 @@ class NatsServer:
         self._uploads = UploadStream(
             self._connection, after=after, limit=limit, room=room, new_consumer_timeout=_ELECTION
         )
-        await self._connection.subscribe(hello_subject("*"), cb=self._greeted)
+        heartbeats = Heartbeats(self._connection, self._replicas, self._greeted)
+        self._hearing = asyncio.create_task(heartbeats.read())
         await self._connection.subscribe(CONTROL_SUBJECT, cb=self._command_received)
         self._reading = asyncio.create_task(self._read_uploads(self._uploads))
 
@@ -199,11 +202,9 @@ class NatsServer:
 
     # --- receiving ------------------------------------------------------------------------------
 
-    async def _greeted(self, message: Msg) -> None:
-        client = message.subject.rpartition(".")[2]
-        if client.isdecimal() and len(client) < 10:
-            self._greetings[int(client)] = message.data
-            self._wake()
+    def _greeted(self, client: ClientId, data: bytes) -> None:
+        self._greetings[client] = data
+        self._wake()
 
     async def _command_received(self, message: Msg) -> None:
         if len(self._commands) < _MOST_COMMANDS:
@@ -220,8 +221,9 @@ class NatsServer:
 
     async def receive(self, timeout: float) -> Incoming | None:
         self._connection.check()
-        if self._reading is not None and self._reading.done():
-            self._reading.result()
+        for task in (self._reading, self._hearing):
+            if task is not None and task.done():
+                task.result()
         end = asyncio.get_running_loop().time() + timeout
         while True:
             if self._commands:
@@ -242,6 +244,10 @@ class NatsServer:
     async def acknowledge(self, sequence: int) -> None:
         assert self._uploads is not None
         await self._uploads.acknowledge(sequence)
+
+    async def discard(self, client: ClientId, seconds: float) -> None:
+        assert self._uploads is not None
+        await self._uploads.discard(client, seconds)
 
     # --- sending --------------------------------------------------------------------------------
 
@@ -291,8 +297,7 @@ class NatsServer:
             await self._connection.publish(command.reply, data)
 
     async def close(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-        for task in self._creating.values():
-            task.cancel()
+        for task in (self._reading, self._hearing, *self._creating.values()):
+            if task is not None:
+                task.cancel()
         await close(self._connection)

@@ -6,20 +6,24 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from math import inf
 from typing import final
 
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
+from fedast.core.protocol import ClientId
 from fedast.federation.nats.connection import TROUBLE, Connection
-from fedast.federation.nats.names import CHUNK, UPDATES
+from fedast.federation.nats.names import CHUNK, UPDATES, upload_subject
 from fedast.federation.reassembly import ChunkReassembly
 from fedast.federation.transport import TransportError, Uploaded
 
 log = logging.getLogger("fedast.nats")
 _CONSUMER = "server"
 _PURGE_EVERY = 1.0
+_DISCARD_EVERY = 0.2
+"""Seconds between two purges of the uploads of a client that floods."""
 
 
 @final
@@ -46,6 +50,11 @@ class UploadStream:
         self._purged_at = 0.0
         self._purged_upto = 1
         """The first sequence number that has not been purged."""
+        self._discarded: dict[ClientId, float] = {}
+        """Until when uploads of these clients are thrown away."""
+        self._to_discard: set[ClientId] = set()
+        """Those of them of whom something was read since the last purge."""
+        self._discarded_at = -inf
 
     async def read(self) -> AsyncIterator[Uploaded]:
         """Every upload, in order, for ever; after any trouble from where it was."""
@@ -78,6 +87,8 @@ class UploadStream:
         while True:
             if self._clock() - self._purged_at > _PURGE_EVERY:
                 await self._purge()
+            if self._to_discard and self._clock() - self._discarded_at > _DISCARD_EVERY:
+                await self._discard_all()
             try:
                 messages = await subscription.fetch(32, timeout=2)
             except TimeoutError:
@@ -99,18 +110,40 @@ class UploadStream:
     def _take(self, sequence: int, message: Msg) -> Uploaded | None:
         """The whole upload, if this message was its last missing chunk."""
         data = message.data
+        _, _, client_text, *rest = message.subject.split(".")
+        client = int(client_text) if client_text.isdecimal() and client_text.isascii() else -1
+        if self._discarded.get(client, 0.0) > self._clock():
+            self._to_discard.add(client)
+            self._reassembly.pass_over(sequence, len(data))
+            return None
+        useless = Uploaded(sequence, client, "", b"")  # the server should know of it
         try:
-            _, _, client_text, name, part_text = message.subject.split(".")
+            name, part_text = rest
             number, count = (int(text) for text in part_text.split("-"))
-            client = int(client_text)
         except ValueError:
             # No client of ours publishes to such a subject.
             self._reassembly.pass_over(sequence, len(data))
-            return None
+            return useless if client >= 0 else None
+        refused = self._reassembly.refused
         whole = self._reassembly.take(sequence, (client, name), number, count, data, self._clock())
         if whole is None:
-            return None
+            return useless if self._reassembly.refused > refused else None
         return Uploaded(sequence, client, name, whole[: self._limit], len(whole) > self._limit)
+
+    async def discard(self, client: ClientId, seconds: float) -> None:
+        self._discarded[client] = self._clock() + seconds
+        if seconds > 0:
+            self._to_discard.add(client)
+            await self._discard_all()
+
+    async def _discard_all(self) -> None:
+        """Purge what clients that are not listened to have uploaded: one call for each, however
+        much it is, and the reader skips it."""
+        while self._to_discard:
+            with suppress(*TROUBLE):
+                subject = upload_subject(self._to_discard.pop(), ">")
+                await self._js.purge_stream(UPDATES, subject=subject)
+        self._discarded_at = self._clock()
 
     async def acknowledge(self, sequence: int) -> None:
         self._reassembly.acknowledge(sequence)
