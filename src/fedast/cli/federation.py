@@ -29,6 +29,7 @@ from fedast.federation.nats.names import CONTROL_INBOX
 from fedast.federation.nats.setup import CONTROL, SERVER, Layout, client_name, initialise
 from fedast.federation.transport import TransportError
 from fedast.federation.transports import Nats
+from fedast.federation.untrusted import OneLine
 from fedast.parts.errors import ConfigError
 from fedast.records.run import RESULT, read_run
 
@@ -45,6 +46,7 @@ def _log_to(stream: str | None, verbose: bool) -> None:
     else:
         handler = logging.FileHandler(stream)
         handler.setFormatter(_Lines())
+    handler.addFilter(OneLine())
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
 
 

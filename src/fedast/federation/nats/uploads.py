@@ -14,6 +14,7 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from fedast.core.protocol import ClientId
+from fedast.federation.ignored import Allowance
 from fedast.federation.nats.connection import TROUBLE, Connection
 from fedast.federation.nats.names import CHUNK, UPDATES, upload_subject
 from fedast.federation.reassembly import ChunkReassembly
@@ -55,6 +56,7 @@ class UploadStream:
         self._to_discard: set[ClientId] = set()
         """Those of them of whom something was read since the last purge."""
         self._discarded_at = -inf
+        self._odd = Allowance(burst=200.0, per_second=2.0)
 
     async def read(self) -> AsyncIterator[Uploaded]:
         """Every upload, in order, for ever; after any trouble from where it was."""
@@ -116,19 +118,24 @@ class UploadStream:
             self._to_discard.add(client)
             self._reassembly.pass_over(sequence, len(data))
             return None
-        useless = Uploaded(sequence, client, "", b"")  # the server should know of it
         try:
             name, part_text = rest
             number, count = (int(text) for text in part_text.split("-"))
         except ValueError:
             # No client of ours publishes to such a subject.
             self._reassembly.pass_over(sequence, len(data))
-            return useless if client >= 0 else None
+            return self._useless(sequence, client)
         refused = self._reassembly.refused
         whole = self._reassembly.take(sequence, (client, name), number, count, data, self._clock())
         if whole is None:
-            return useless if self._reassembly.refused > refused else None
+            return self._useless(sequence, client) if self._reassembly.refused > refused else None
         return Uploaded(sequence, client, name, whole[: self._limit], len(whole) > self._limit)
+
+    def _useless(self, sequence: int, client: ClientId) -> Uploaded | None:
+        """The server is to know of a message that is part of nothing, if there are many of them."""
+        if client < 0 or self._odd.take(client, self._clock()):
+            return None
+        return Uploaded(sequence, client, "", b"")
 
     async def discard(self, client: ClientId, seconds: float) -> None:
         self._discarded[client] = self._clock() + seconds
