@@ -1,4 +1,4 @@
-"""Clients that are silent, flood, make excuses, or write into the logs: it costs only themselves."""
+"""Clients that are silent, flood, make excuses or forge log lines: it costs only themselves."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_header_of_very_many_tensors_costs_nothing() -> None:
     began = time.process_time()
     with pytest.raises(wire.WireError, match="described in"):
         wire.decode(data, wire.Update)
-    assert time.process_time() - began < 0.5  # 1 s before, and several MB for every one sent
+    assert time.process_time() - began < 0.5
     assert tracemalloc.get_traced_memory()[1] < 4 * len(data)
     tracemalloc.stop()
     assert wire.decode(good, wire.Update).vector is not None
