@@ -129,11 +129,17 @@ class Uploads:
             self._told(client, "client %d: request %d failed: %s", client, request, why)
             if not upload.blame:
                 await self._conduct.excused(send, why, blame=False)
-            await self._recorder.record(RequestFailed(request, False, sequence))
+            await self._give_up(request, sequence)
             if upload.blame:
                 await self._conduct.failed(client, why)
             return
         await self._answer(send, upload, token)
+
+    async def _give_up(self, request: RequestId, sequence: int) -> None:
+        if request in self._state.driver.open:
+            await self._recorder.record(RequestFailed(request, False, sequence))
+        else:  # its client was sent to rest, and lost it with the others
+            self._state.sequence = sequence
 
     def _told(self, client: int, text: str, *values: object) -> None:
         """A warning that a client causes: one per client in half a minute, the rest is counted."""
@@ -170,7 +176,7 @@ class Uploads:
                 # ... unless another client could fetch it after this one was asked to.
                 lies = self._trained.get((send.task, send.version), -1) > request
                 await self._conduct.excused(send, why, blame=lies)
-            await self._recorder.record(RequestFailed(request, False, sequence))
+            await self._give_up(request, sequence)
             if not gone:
                 await self._conduct.failed(client, why)
             return
