@@ -16,7 +16,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from fedast.core.protocol import ClientId
 from fedast.federation.ignored import Allowance
 from fedast.federation.nats.connection import TROUBLE, Connection
-from fedast.federation.nats.names import CHUNK, UPDATES, upload_subject
+from fedast.federation.nats.names import CHUNK, UPDATES
 from fedast.federation.reassembly import ChunkReassembly
 from fedast.federation.transport import TransportError, Uploaded
 
@@ -148,7 +148,7 @@ class UploadStream:
         much it is, and the reader skips it."""
         while self._to_discard:
             with suppress(*TROUBLE):
-                subject = upload_subject(self._to_discard.pop(), ">")
+                subject = f"fedast.upload.{self._to_discard.pop()}.>"
                 await self._js.purge_stream(UPDATES, subject=subject)
         self._discarded_at = self._clock()
 
