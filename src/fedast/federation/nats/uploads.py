@@ -142,6 +142,8 @@ class UploadStream:
         if seconds > 0:
             self._to_discard.add(client)
             await self._discard_all()
+        else:
+            self._to_discard.discard(client)
 
     async def _discard_all(self) -> None:
         """Purge what clients that are not listened to have uploaded: one call for each, however
