@@ -111,16 +111,11 @@ class Conduct:
         return False
 
     def not_admitted(self, client: ClientId, why: str) -> None:
-        if self.may_tell(client):
+        if self.may_tell(client, "not admitted"):
             log.warning("client %d is not admitted: %s", client, why)
-        else:
-            self.count(client, "not admitted")
 
-    def may_tell(self, client: ClientId) -> bool:
-        return self._ignored.may_tell(client, self._recorder.now)
-
-    def count(self, client: ClientId, what: str) -> None:
-        self._ignored.count(client, what)
+    def may_tell(self, client: ClientId, what: str) -> bool:
+        return self._ignored.may_tell(client, what, self._recorder.now)
 
     async def useless(self, client: ClientId, what: str, sequence: int) -> None:
         """It sent something that changes nothing; ``what`` is a word of ours."""

@@ -45,17 +45,19 @@ class IgnoredMessages:
     def __init__(self, now: float) -> None:
         self._since = now
         self._counts: dict[ClientId, Counter[str]] = {}
-        self._told: dict[ClientId, float] = {}
+        self._told: dict[tuple[ClientId, str], float] = {}
 
     def count(self, client: ClientId, what: str) -> None:
         """``what``: one of a few words of ours, never of the client's."""
         self._counts.setdefault(client, Counter())[what] += 1
 
-    def may_tell(self, client: ClientId, now: float) -> bool:
-        """Whether it is time for another line of the log that this client causes."""
-        if now - self._told.get(client, -_SAY_EVERY) < _SAY_EVERY:
+    def may_tell(self, client: ClientId, what: str, now: float) -> bool:
+        """Whether it is time for another line of this kind that the client causes; if not, it is
+        counted."""
+        if now - self._told.get((client, what), -_SAY_EVERY) < _SAY_EVERY:
+            self.count(client, what)
             return False
-        self._told[client] = now
+        self._told[client, what] = now
         return True
 
     def report(self, now: float, *, force: bool = False) -> list[str]:

@@ -143,10 +143,8 @@ class Uploads:
 
     def _told(self, client: int, text: str, *values: object) -> None:
         """A warning that a client causes: one per client in half a minute, the rest is counted."""
-        if self._conduct.may_tell(client):
+        if self._conduct.may_tell(client, "failures"):
             log.warning(text, *values)
-        else:
-            self._conduct.count(client, "failures")
 
     async def _answer(self, send: Send, upload: Uploaded, token: str) -> None:
         """A client's own answer to an open request."""
