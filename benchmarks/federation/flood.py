@@ -21,6 +21,7 @@ from fedast.federation import wire
 from fedast.federation.nats.connection import Credentials, connect
 from fedast.federation.nats.names import hello_subject, inbox, upload_subject
 from fedast.federation.nats.setup import SERVER, Layout, client_name, initialise
+from fedast.federation.write_ahead_log import ENTRIES, FOLDER
 from run import CONFIG, HERE, TASK, status
 
 KINDS = ("tiny", "closed", "chunks", "large", "evaluations", "hello")
@@ -86,7 +87,7 @@ def main() -> None:
         began, before = time.monotonic(), updates()
         time.sleep(options.seconds)
         wall, after = time.monotonic() - began, updates()
-        log = layout.run / "diary" / "diary.jsonl"
+        log = layout.run / FOLDER / ENTRIES
         entries = log.read_bytes().count(b"\n")
         text = (folder / "server.log").stat().st_size
         print(f"{what}: {(after - before) / wall:.1f} honest updates/s over {wall:.0f} s; "
