@@ -23,7 +23,8 @@ from fedast.config.schema import RunConfig
 from fedast.federation import wire
 from fedast.federation.agent import Agent
 from fedast.federation.memory import Hub, MemoryClient, MemoryServer
-from fedast.run.federate import Federation, LocalTraining
+from fedast.run.federate import Federation
+from fedast.run.local_training import LocalTraining
 
 CLIENTS = 8
 HOSTILE = 7

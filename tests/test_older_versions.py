@@ -34,7 +34,8 @@ from fedast.reproduce.jobs import jobs_of
 from fedast.reproduce.load import find_studies
 from fedast.reproduce.store import stored_runs
 from fedast.run.execute import resume
-from fedast.run.federate import Federation, LocalTraining
+from fedast.run.federate import Federation
+from fedast.run.local_training import LocalTraining
 from tests.federation.support import audit, events
 
 FIRST = Path(__file__).parent / "fixtures" / "v0.1.0"

@@ -14,7 +14,8 @@ from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
 from fedast.federation.agent import Agent
 from fedast.federation.memory import Hub, MemoryClient, MemoryServer
-from fedast.run.federate import Federation, LocalTraining
+from fedast.run.federate import Federation
+from fedast.run.local_training import LocalTraining
 
 TWO_TASKS = """
 seed = 1

@@ -133,7 +133,8 @@ import sys
 from pathlib import Path
 from fedast.cli.loading import load_resolved
 from fedast.federation.memory import Hub, MemoryServer
-from fedast.run.federate import Federation, LocalTraining
+from fedast.run.federate import Federation
+from fedast.run.local_training import LocalTraining
 config = load_resolved(sys.argv[1], ())
 if sys.argv[3] == "server":
     Federation(config, MemoryServer(Hub()), Path(sys.argv[2])).close()

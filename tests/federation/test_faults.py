@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -81,7 +82,7 @@ def test_somebody_elses_request_and_made_up_ones_change_nothing(tmp_path: Path) 
     counts = audit(tmp_path / "run")
     assert counts["drop invalid"] == 0
     log = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
-    assert log.count('"e":"superseded"') >= 2
+    assert '"e":"superseded"' not in log  # what changes nothing is not recorded
     assert '"e":"strike"' not in log
 
 
@@ -183,7 +184,8 @@ def test_an_idle_client_gets_what_its_queue_holds_back(tmp_path: Path) -> None:
             super().stir()
 
     hub = Jammed(patience=1e9)
-    config = two_tasks(tmp_path, clients=2)
+    # Enough for one client to hold everything: nothing goes on until its queue does.
+    config = two_tasks(tmp_path, clients=2, federation="requests_per_client = 8")
     asyncio.run(federate(config, tmp_path / "run", hub))
     counts = audit(tmp_path / "run")
     assert counts["finish"] == 2
@@ -213,8 +215,13 @@ def test_what_a_transport_knows_to_have_failed_is_lost(tmp_path: Path, blame: bo
     federation = asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=crash))
     counts = audit(tmp_path / "run")
     assert counts["finish"] == 2
-    assert counts["drop lost"] >= min(10, len(failed))
-    assert len(failed) >= 10
+    rests = re.findall('"e":"rest","c":(.)', (tmp_path / "run/diary/diary.jsonl").read_text())
+    if blame:
+        assert counts["drop lost"] >= 10
+        assert len(failed) >= 10
+    else:  # it is asked less and less often
+        assert 3 <= len(failed) < 40
+        assert set(rests) == {"1"}
     assert federation.server.state.membership.quarantined == ({1} if blame else set())
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedast.parts.errors import ConfigError
-from fedast.run.federate import LocalTraining
+from fedast.run.local_training import LocalTraining
 from fedast.tasks.dataset import Arrays
 from tests.federation.support import two_tasks
 

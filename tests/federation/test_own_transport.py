@@ -16,7 +16,7 @@ from fedast.config.schema import FederationConfig, RunConfig
 from fedast.federation.transport import ClientTransport, ServerTransport
 from fedast.federation.transports import TRANSPORTS, Endpoint
 from fedast.parts.errors import ConfigError
-from fedast.run.federate import LocalTraining
+from fedast.run.local_training import LocalTraining
 from fedast.run.serve import endpoint_of, serve, take_part
 from fedast.testing import transport_contract
 from fedast.testing.transports import LIMIT, TransportBed

@@ -23,7 +23,8 @@ from fedast.federation.nats.names import SERVER_INBOX
 from fedast.federation.nats.server import NatsServer
 from fedast.federation.nats.setup import SERVER
 from fedast.federation.transport import ClientTransport
-from fedast.run.federate import Federation, LocalTraining
+from fedast.run.federate import Federation
+from fedast.run.local_training import LocalTraining
 from tests.federation.nats_support import NatsBed
 from tests.federation.support import audit, events, two_tasks
 

@@ -353,7 +353,7 @@ def serve(
 
 
 def run_client(path: str, *, servers: Sequence[str], creds: str, log: str | None = None) -> None:
-    from fedast.run.federate import LocalTraining
+    from fedast.run.local_training import LocalTraining
     from fedast.run.serve import endpoint_of, take_part
 
     _log(Path(creds).name, creds, log)

@@ -17,6 +17,7 @@ from typing import TextIO, final
 import click
 
 from fedast.federation.nats.setup import Layout
+from fedast.federation.untrusted import OneLine
 from fedast.parts.errors import ConfigError
 
 _BYTES, _FILES = 10 * 2**20, 5
@@ -42,6 +43,8 @@ def log_to(file: Path | None, *, terminal: bool) -> None:
             )
         )
         handlers[-1].setFormatter(_Lines())
+    for handler in handlers:
+        handler.addFilter(OneLine())
     logging.basicConfig(level=logging.INFO, handlers=handlers)
 
 

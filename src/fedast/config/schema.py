@@ -181,8 +181,14 @@ class FederationConfig(Section):
     """Clients that must be there before it begins."""
     lease: float = Field(30.0, gt=0)
     """Without a sign of life for so long, a client is gone and its requests go to others."""
-    request_timeout: float = Field(3600.0, gt=0)
-    """In which a client that is there must answer a request."""
+    request_timeout: float = Field(600.0, gt=0)
+    """The most that a client that is there has for a request: the longest that a training may
+    take. How long it really has goes by its own pace: eight times as long as its latest answers
+    took, at least ``lease`` + ``redeliver_after``. Then its requests go to others; only a client
+    that never answers is punished."""
+    requests_per_client: int | None = Field(4, ge=1)
+    """The most requests that one client is given at a time (asynchronous algorithms); if all have
+    as many, those with the fewest get more."""
     redeliver_after: float = Field(30.0, ge=1)
     """A request that nobody works on is handed out again after so long."""
     commit_every: float = Field(1.0, ge=0)
@@ -210,7 +216,9 @@ class FederationConfig(Section):
     holdout: float = Field(0.2, gt=0, lt=1)
     """The part of its samples that a client holds back where clients evaluate."""
     strikes: int = Field(3, ge=1)
-    """Invalid uploads after which a client is quarantined."""
+    """Invalid uploads, floods or unanswered requests after which a client is quarantined."""
+    forgive_after: int = Field(20, ge=1)
+    """Good updates after which one strike is forgiven."""
     replicas: int = Field(1, ge=1, le=5)
     """Nodes of a NATS cluster that keep queues, uploads and models; at most as many as it has."""
     metrics_port: int | None = Field(None, ge=1, le=65535)

@@ -10,8 +10,9 @@ that comes *late* from one that comes *twice*.
 
 from __future__ import annotations
 
-from collections.abc import KeysView
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import final
 
 from fedast.core.protocol import (
@@ -91,9 +92,9 @@ class Ledger:
         return len(self._open)
 
     @property
-    def holders(self) -> KeysView[ClientId]:
-        """The clients that hold at least one request."""
-        return self._holding.keys()
+    def holders(self) -> Mapping[ClientId, int]:
+        """The clients that hold at least one request, and how many each holds."""
+        return MappingProxyType(self._holding)
 
     def _take_out(self, request: Request) -> None:
         del self._open[request.id]

@@ -296,7 +296,8 @@ class Pool(Protocol):
     def draw(self, stream: Stream, holders: Collection[ClientId]) -> ClientId | None:
         """One client for one more request, or None if this pick must be skipped.
 
-        ``holders`` are the clients that hold a request at this moment.
+        ``holders`` are the clients that hold a request at this moment. A mapping (such as
+        ``Ledger.holders``) also says how many each holds, which a pool may go by.
         """
         ...
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import final
 
-from fedast.core.protocol import StopReason
+from fedast.core.protocol import ClientId, StopReason
 from fedast.federation import wire
 from fedast.federation.audit import AuditTrail
 from fedast.federation.log_events import Paused, Resumed, TasksEnded, TaskStarted
@@ -34,8 +34,11 @@ class ControlCommands:
         recorder: Recorder,
         stop: Callable[[], None],
         audit: AuditTrail | None = None,
+        pardon: Callable[[ClientId], Awaitable[None]] | None = None,
     ) -> None:
-        """``stop`` ends the server; ``audit`` records what was commanded."""
+        """``stop`` ends the server; ``audit`` records what was commanded; ``pardon`` lifts a
+        client's quarantine."""
+        self._pardon = pardon
         self._state = state
         self._metrics = metrics
         self._recorder = recorder
@@ -77,9 +80,8 @@ class ControlCommands:
         state, task = self._state, command.argument
         match command.verb:
             case "status":
-                quarantined = state.membership.quarantined
                 return self._metrics.status(
-                    state.driver, state.pool, quarantined, self._recorder.now
+                    state.driver, state.pool, state.membership, self._recorder.now
                 )
             case "pause":
                 await self._recorder.record(Paused())
@@ -100,6 +102,13 @@ class ControlCommands:
             case "add":
                 available = ", ".join(state.later) or "none"
                 return f"refused: no task {task!r} can be added; available: {available}"
+            case "pardon":
+                number = command.argument.removeprefix("client-")
+                client = int(number) if number.isascii() and number.isdecimal() else -1
+                if self._pardon is None or client not in state.membership.quarantined:
+                    return f"refused: no client {command.argument!r} is quarantined"
+                await self._pardon(client)
+                return f"client {client} is pardoned; it joins again with its next heartbeat"
             case "halt":
                 self._stop()
                 return "the server commits and ends; start it again to continue"

@@ -10,8 +10,8 @@ same effects; that is how a server recovers from a crash.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Collection, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias, assert_never, final
@@ -47,12 +47,24 @@ from fedast.learner.protocol import Learner
 
 @final
 class LivePool:
-    """The clients that are here now. While paused, no client can be drawn."""
+    """The clients that are here now. While paused, no client can be drawn.
 
-    def __init__(self, cap: int | None = None) -> None:
+    ``limit`` requests at most are given to one client: else one that never answers would in time
+    hold all of them. A draw that falls on a client with enough is repeated among the others. If
+    everybody has enough, one of those that hold the fewest is drawn: the number of requests in
+    flight is the algorithm's to decide. A client that rests is given nothing; afterwards it is on
+    trial, with one request at a time, until it has answered one.
+    """
+
+    def __init__(self, cap: int | None = None, limit: int | None = None) -> None:
         self._cap = cap
         self._here: list[ClientId] = []
+        self._first: Counter[ClientId] = Counter()
+        """Draws while nobody held anything: an initial send does not say what it has given out."""
         self.paused = False
+        self.limit = limit
+        self.resting: set[ClientId] = set()
+        self.on_trial: set[ClientId] = set()
 
     def __contains__(self, client: ClientId) -> bool:
         return client in self._here
@@ -75,22 +87,57 @@ class LivePool:
             self._here.remove(client)
 
     def draw(self, stream: Stream, holders: Collection[ClientId]) -> ClientId | None:
-        if self.paused or not self._here:
+        able = self.everyone()
+        if not able:
             return None
-        client = self._here[stream.below(len(self._here))]
+        client = able[stream.below(len(able))]
+        if self.limit is not None or self.on_trial:
+            client = self._within_limits(client, able, stream, holders)
         if self._cap is not None and len(holders) >= self._cap and client not in holders:
             return None
         return client
 
+    def _within_limits(
+        self,
+        drawn: ClientId,
+        able: Sequence[ClientId],
+        stream: Stream,
+        holders: Collection[ClientId],
+    ) -> ClientId:
+        if holders:
+            self._first.clear()
+            held = holders if isinstance(holders, Mapping) else dict.fromkeys(holders, 1)
+        else:
+            held = self._first
+        if self._has_room(drawn, held):
+            found = drawn
+        else:
+            others = [client for client in able if self._has_room(client, held)]
+            if not others:
+                proven = [client for client in able if client not in self.on_trial] or able
+                fewest = min(held.get(client, 0) for client in proven)
+                others = [client for client in proven if held.get(client, 0) == fewest]
+            found = others[stream.below(len(others))]
+        if not holders:
+            self._first[found] += 1
+        return found
+
+    def _has_room(self, client: ClientId, held: Mapping[ClientId, int]) -> bool:
+        limit = 1 if client in self.on_trial else self.limit
+        return limit is None or held.get(client, 0) < limit
+
     def available(self, stream: Stream, extra: int = 0) -> Sequence[ClientId]:
-        if self.paused:
-            return ()
-        if self._cap is None or self._cap + extra >= len(self._here):
-            return tuple(self._here)
-        return tuple(self._here[i] for i in stream.sample(len(self._here), self._cap + extra))
+        able = self.everyone()
+        if self._cap is None or self._cap + extra >= len(able):
+            return able
+        return tuple(able[i] for i in stream.sample(len(able), self._cap + extra))
 
     def everyone(self) -> Sequence[ClientId]:
-        return () if self.paused else tuple(self._here)
+        if self.paused:
+            return ()
+        if not self.resting:
+            return tuple(self._here)
+        return tuple(client for client in self._here if client not in self.resting)
 
 
 @dataclass(frozen=True, slots=True)

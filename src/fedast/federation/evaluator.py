@@ -18,12 +18,13 @@ from fedast.core.protocol import ClientId, TaskName, Version
 from fedast.federation import wire
 from fedast.federation.evaluation import Answered, FederatedEvaluation, Key
 from fedast.federation.leases import Leases
-from fedast.federation.log_events import EvaluationReceived, ModelEvaluated, UploadIgnored
+from fedast.federation.log_events import EvaluationReceived, ModelEvaluated
 from fedast.federation.pooling import Answer, Pooled, Pooling, pool, problem
 from fedast.federation.publishing import Publisher
 from fedast.federation.recorder import Recorder
 from fedast.federation.state import ServerState
 from fedast.federation.transport import Uploaded
+from fedast.federation.untrusted import printable
 from fedast.tasks.metrics import Accuracy, MetricOptions
 
 log = logging.getLogger("fedast.server")
@@ -105,20 +106,23 @@ class Evaluator:
             if self._evaluation.may_ask(key, self._recorder.now):
                 await self.ask(*key)
 
+    def expects(self, upload: Uploaded) -> bool:
+        """Whether it answers a question that this client was asked."""
+        return self._evaluation.about(upload.client, upload.name.rpartition("-")[2]) is not None
+
     async def answered(self, upload: Uploaded) -> bool:
-        """A client's answer has arrived, or word that none will; whether that is a failure of the
-        client. ``WireError`` if it is not a valid answer. ``close`` has to follow."""
+        """A client's answer that is expected has arrived, or word that none will come; whether that
+        is a failure of the client. ``WireError`` if it is not a valid answer. ``close`` has to
+        follow."""
         client, token = upload.client, upload.name.rpartition("-")[2]
         key = self._evaluation.about(client, token)
-        if key is None:
-            self._recorder.note(UploadIgnored(upload.sequence))
-            return False
+        assert key is not None
         why = upload.failed
         if why is None:
             why = self._take(key, client, token, upload)
         self._recorder.note(EvaluationReceived(upload.sequence))
         if why is not None:
-            log.warning("client %d did not evaluate %s: %s", client, key[0], why)
+            log.warning("client %d did not evaluate %s: %s", client, key[0], printable(why))
             self._evaluation.give_up(key, client)
         return upload.blame
 

@@ -20,10 +20,14 @@ from fedast.core.protocol import StopReason
 from fedast.federation.log_events import (
     ClientJoined,
     ClientLeft,
+    ClientPardoned,
     ClientQuarantined,
+    ClientReady,
+    ClientRested,
     Configured,
     Entry,
     EvaluationReceived,
+    LimitSet,
     LogEvent,
     ModelEvaluated,
     ModelPublished,
@@ -63,6 +67,10 @@ _KINDS: Mapping[str, type[LogEvent]] = {
     "superseded": UploadIgnored,
     "guard": ModelsGuarded,
     "rollback": ModelRolledBack,
+    "limit": LimitSet,
+    "rest": ClientRested,
+    "ready": ClientReady,
+    "pardon": ClientPardoned,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _KEYS = {"client": "c", "request": "r", "work_seconds": "w", "sequence": "place"}

@@ -134,19 +134,23 @@ class TrainingFailed:
     """A client reported that it could not train."""
 
     client: ClientId
+    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StrikeRecorded:
-    """A client sent an invalid update, or did not answer in time."""
+    """A client sent an invalid update or a flood of useless ones, or never answers."""
 
     client: ClientId
     sequence: int
+    why: str | None = None
+    """What it was, with a description of what was sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class UploadIgnored:
-    """An upload that answers no open request."""
+    """An upload that answers no open request. Only version 0.1.0 recorded
+    each of them."""
 
     sequence: int
 
@@ -167,6 +171,35 @@ class ModelRolledBack:
     why: str
     suspects: tuple[tuple[RequestId, ClientId], ...]
     """Updates in the versions that were undone, and who sent them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSet:
+    """From now on a client is given at most so many requests at a time."""
+
+    requests_per_client: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRested:
+    """A client loses its requests, and gets no others until ``ClientReady``."""
+
+    client: ClientId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReady:
+    """A client that rested may be given one request, and more when it has answered that."""
+
+    client: ClientId
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPardoned:
+    """The operator lifts a client's quarantine and forgets its strikes."""
+
+    client: ClientId
 
 
 LogEvent: TypeAlias = (
@@ -190,6 +223,10 @@ LogEvent: TypeAlias = (
     | UploadIgnored
     | ModelsGuarded
     | ModelRolledBack
+    | LimitSet
+    | ClientRested
+    | ClientReady
+    | ClientPardoned
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -14,12 +14,14 @@ from prometheus_client import Counter as CounterMetric
 
 from fedast.core.protocol import Algorithm, ClientId
 from fedast.federation.driver import Driver, LivePool
+from fedast.federation.membership import Membership
 from fedast.federation.state import ServerState
 from fedast.records.metrics import RunMetrics
 
 _LISTED = 1000
 """The most clients that a status lists."""
 _SNAPSHOT_EVERY = 1.0
+_REASONS_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class ServerMetrics:
         self.snapshot = Snapshot(
             taken=moment,
             now=now,
-            status=self.status(state.driver, state.pool, membership.quarantined, now),
+            status=self.status(state.driver, state.pool, membership, now),
             clients=len(state.pool),
             training=state.training,
             paused=state.pool.paused,
@@ -111,9 +113,8 @@ class ServerMetrics:
             if curve:
                 self._metric.labels(status.name).set(curve[-1].value)
 
-    def status(
-        self, driver: Driver, pool: LivePool, quarantined: Collection[ClientId], now: float
-    ) -> str:
+    def status(self, driver: Driver, pool: LivePool, membership: Membership, now: float) -> str:
+        quarantined = sorted(membership.quarantined)[:_LISTED]
         held = Counter(send.client for send in driver.open.values())
         table = {
             "seconds": round(now, 1),
@@ -122,7 +123,14 @@ class ServerMetrics:
             "min_clients": self._min_clients,
             "clients": pool.here[:_LISTED],
             "paused": pool.paused,
-            "quarantined": sorted(quarantined)[:_LISTED],
+            "resting": sorted(pool.resting)[:_LISTED],
+            "quarantined": quarantined,
+            "reasons": {
+                str(client): [
+                    {"t": round(r.time, 1), "why": r.why} for r in membership.reasons(client)
+                ]
+                for client in sorted({*quarantined, *membership.strikes})[:_REASONS_LISTED]
+            },
             "requests": {str(client): held[client] for client in sorted(held)[:_LISTED]},
             "tasks": {
                 status.name: {

@@ -9,12 +9,13 @@ it makes a name a new one, and says nothing about the assignment.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import final
 
 import numpy as np
 
-from fedast.core.protocol import ClientId, TaskName, Version
+from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.federation import wire
 from fedast.federation.driver import Send
 from fedast.federation.log_events import ModelPublished
@@ -22,6 +23,8 @@ from fedast.federation.model_store import ModelStore
 from fedast.federation.recorder import Recorder
 from fedast.federation.state import ServerLearner, ServerState
 from fedast.federation.transport import ServerTransport
+
+_TOKENS_KEPT = 100_000
 
 
 @final
@@ -50,6 +53,9 @@ class Publisher:
         """The key of the tokens."""
         self.epoch = ""
         """Of the transport; it begins with an x, which no token has."""
+        self._sent: OrderedDict[RequestId, tuple[ClientId, str]] = OrderedDict()
+        """Requests that were sent lately, with their clients and tokens: an answer that comes when
+        its request has ended can be told from one that was made up."""
 
     @property
     def upload_limit(self) -> int:
@@ -101,6 +107,9 @@ class Publisher:
             size=self.sizes[send.task],
             half=self._half,
         )
+        self._sent[send.request] = send.client, self.token(send)
+        while len(self._sent) > _TOKENS_KEPT:
+            self._sent.popitem(last=False)
         data = wire.encode(request)
         await self._transport.send(send.client, self.request_name(send), data, model)
 
@@ -127,11 +136,20 @@ class Publisher:
         await self._transport.withdraw(send.client, self.request_name(send))
 
     def request_name(self, send: Send) -> str:
-        return f"{send.request}-{self.token(send)}{self.epoch}"
+        sent = self._sent.get(send.request)  # its model may be retired by now
+        token = self.token(send) if sent is None else sent[1]
+        return f"{send.request}-{token}{self.epoch}"
 
     def accepts(self, send: Send, token: str) -> bool:
         """Whether this is the token of an open request, of whatever epoch."""
         return token.partition("x")[0] == self.token(send)
+
+    def was_sent(self, request: RequestId, client: ClientId, token: str) -> bool:
+        """Whether this client was sent this request with this token, of whatever epoch."""
+        return self._sent.get(request) == (client, token.partition("x")[0])
+
+    def forget(self, request: RequestId) -> None:
+        self._sent.pop(request, None)
 
     def token(self, send: Send) -> str:
         model = self._state.models.get((send.task, send.version), "")

@@ -12,7 +12,7 @@ for others.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
@@ -58,6 +58,10 @@ class ChunkReassembly:
         self._read = 0
         self._bytes = 0
         self._incomplete: dict[Key, _Incomplete] = {}
+        self.refused = 0
+        """Messages that fit nowhere, and incomplete uploads that were given up for new ones."""
+        self._leftovers: Counter[ClientId] = Counter()
+        """Whole chunks of uploads that were given up, since the client's last complete upload."""
         self._complete: deque[tuple[int, int]] = deque()
         """Complete uploads that are not acknowledged: the sequence numbers of their last and first
         chunks."""
@@ -69,29 +73,37 @@ class ChunkReassembly:
         before = self._bytes
         self.pass_over(sequence, len(data))
         if not 0 <= number < count <= self._most:
+            self.refused += 1
             return None  # no allowed upload has so many chunks
         if count == 1:
             return self._completed(sequence, sequence, data)
         self._expire(now)
         if key not in self._incomplete:
             if number > 0:
+                # The rest of one that was given up is no offence.
+                self._leftovers[key[0]] += 1
+                if len(data) != self._chunk_size or self._leftovers[key[0]] > self._most:
+                    self.refused += 1
                 return None  # its upload was acknowledged or given up
             mine = [other for other in self._incomplete if other[0] == key[0]]
             if len(mine) >= _INCOMPLETE_PER_CLIENT:
+                self.refused += 1
                 del self._incomplete[mine[0]]
             self._incomplete[key] = _Incomplete(sequence, before, count, now)
         upload = self._incomplete[key]
         if number < len(upload.chunks):
+            self.refused += 1
             return None  # a duplicate
         size = len(data)
         fits = size == self._chunk_size or (number == count - 1 and size < self._chunk_size)
         if number > len(upload.chunks) or count != upload.count or not fits:
+            self.refused += 1
             del self._incomplete[key]
             return None
         upload.chunks.append(data)
         if len(upload.chunks) < count:
             return None
-        del self._incomplete[key]
+        del self._incomplete[key], self._leftovers[key[0]]
         return self._completed(sequence, upload.first, b"".join(upload.chunks))
 
     def pass_over(self, sequence: int, size: int) -> None:

@@ -8,9 +8,9 @@ commit are applied again, without effects; uploads after it are read again, in t
 every request that is still open is sent again, which changes nothing where it is still queued.
 
 The parts, each in a module of its own: ``leases`` (who has been silent too long), ``membership``
-(quarantine), ``publishing`` (models, requests, tokens), ``uploads`` (checks), ``evaluator``
-(federated evaluation), ``control`` (control commands), ``commits``, ``resending``. This module
-joins them.
+(quarantine), ``conduct`` (what leads to it), ``publishing`` (models, requests, tokens), ``uploads``
+(checks), ``evaluator`` (federated evaluation), ``control`` (control commands), ``commits``,
+``resending``. This module joins them.
 """
 
 from __future__ import annotations
@@ -19,38 +19,37 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import assert_never, final
 
-from fedast.core.protocol import ClientId, StopReason, TaskName, TaskSpec
-from fedast.federation import wire
+from fedast.core.protocol import TaskName, TaskSpec
 from fedast.federation.audit import AuditTrail
 from fedast.federation.commits import Committer
+from fedast.federation.conduct import Conduct
 from fedast.federation.control import ControlCommands
 from fedast.federation.driver import Ask, Driver, Effect, LivePool, Send, Withdraw
 from fedast.federation.evaluation import FederatedEvaluation
 from fedast.federation.evaluator import Evaluator, Measured
 from fedast.federation.event_file import EventFile
 from fedast.federation.faults import ServerFault
+from fedast.federation.greetings import Greetings
 from fedast.federation.leases import Leases
 from fedast.federation.log_events import (
-    ClientJoined,
-    ClientLeft,
     Configured,
     Entry,
     LogEvent,
     ModelRolledBack,
     ModelsGuarded,
-    RequestFailed,
     TasksEnded,
     TrainingBegan,
 )
 from fedast.federation.membership import Membership
 from fedast.federation.metrics import ServerMetrics
 from fedast.federation.model_store import ModelStore
-from fedast.federation.norms import NORM_FACTOR, NormBound, Norms
-from fedast.federation.notices import Notices, other_format
-from fedast.federation.pooling import Pooling
+from fedast.federation.norms import Norms
+from fedast.federation.notices import Notices
+from fedast.federation.options import Options
 from fedast.federation.publishing import Publisher
 from fedast.federation.recovery import Recovery
 from fedast.federation.resending import Resending
@@ -74,44 +73,6 @@ from fedast.training.trainer import Update
 
 log = logging.getLogger("fedast.server")
 _TICK = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Deadline:
-    """A task ends at this time, for this reason."""
-
-    time: float
-    task: TaskName
-    reason: StopReason
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a federation is run; times in seconds."""
-
-    min_clients: int = 1
-    """Clients that must have joined before training begins."""
-    lease: float = 30.0
-    """A client without a heartbeat for this long has left."""
-    request_timeout: float = 3600.0
-    """In which a client that is here must answer a request."""
-    redeliver_after: float = 30.0
-    """After which a client that says it is idle is given its requests again."""
-    commit_every: float = 1.0
-    norm_bound: NormBound = "adaptive"
-    """Updates with a larger norm are invalid; adaptive: see ``norms``."""
-    norm_factor: float = NORM_FACTOR
-    """How many medians long an update may be."""
-    half: bool = False
-    """Uploads in half precision."""
-    evaluators: int = 5
-    """Clients that evaluate a model in a federated evaluation."""
-    pooling: Pooling = "mean"
-    """How their answers become one."""
-    strikes: int = 3
-    """Invalid uploads after which a client is quarantined."""
-    deadlines: tuple[Deadline, ...] = ()
-    """When tasks end, whatever they have reached, in order."""
 
 
 @final
@@ -142,6 +103,7 @@ class FederationServer:
         measured: Mapping[TaskName, Measured] | None = None,
         rolled_back: Callable[[float, ModelRolledBack], None] = lambda now, event: None,
         audit: AuditTrail | None = None,
+        quarantine_file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``later``: tasks that can be added; ``tasks``: all of them, in a fixed order.
@@ -151,7 +113,6 @@ class FederationServer:
         what it refers to. ``replay_all``: never start from a snapshot if the log is whole."""
         self._recording = recording
         self._learner = learner
-        self._tasks = tasks
         self._transport = transport
         self._wal = wal
         self._configured = configured
@@ -164,7 +125,7 @@ class FederationServer:
             driver=driver,
             pool=pool,
             learner=learner,
-            membership=Membership(options.strikes),
+            membership=Membership(options.strikes, options.forgive_after),
             norms=Norms(options.norm_bound, options.norm_factor),
             later=later,
             wants_loss=wants_loss,
@@ -191,7 +152,6 @@ class FederationServer:
             redeliver_after=options.redeliver_after,
             now=self.now,
         )
-        self._notices = Notices(transport, lambda: self.now)
         self._publisher = Publisher(
             state=state,
             learner=learner,
@@ -200,6 +160,14 @@ class FederationServer:
             recorder=self,
             tasks=tasks,
             half=options.half,
+        )
+        self._conduct = Conduct(
+            state=state,
+            leases=self._leases,
+            recorder=self,
+            transport=transport,
+            longest_rest=options.request_timeout,
+            file=quarantine_file,
         )
         self._evaluator = Evaluator(
             evaluation=FederatedEvaluation(seed, options.evaluators, options.lease),
@@ -224,11 +192,27 @@ class FederationServer:
             publisher=self._publisher,
             evaluator=self._evaluator,
             leases=self._leases,
+            conduct=self._conduct,
             recorder=self,
             metrics=metrics,
         )
+        self._greetings = Greetings(
+            state=state,
+            leases=self._leases,
+            conduct=self._conduct,
+            evaluator=self._evaluator,
+            notices=Notices(transport, lambda: self.now),
+            transport=transport,
+            recorder=self,
+            tasks=tasks,
+        )
         self._control = ControlCommands(
-            state=state, metrics=metrics, recorder=self, stop=self.stop, audit=audit
+            state=state,
+            metrics=metrics,
+            recorder=self,
+            stop=self.stop,
+            audit=audit,
+            pardon=self._conduct.pardon,
         )
         self._committer = Committer(
             wal=wal,
@@ -297,7 +281,7 @@ class FederationServer:
         for effect in effects:
             await self._carry_out(effect)
         for client in self.state.driver.roll_backs.take_due():
-            await self._uploads.strike(client, self.state.sequence)
+            await self._conduct.strike(client, self.state.sequence, "its updates were not usable")
         self._metrics.update(self.state.pool)
 
     def note(self, event: LogEvent) -> None:
@@ -329,7 +313,7 @@ class FederationServer:
 
     async def _send(self, send: Send) -> None:
         if send.request in self.state.driver.open:
-            self._leases.assigned(send.client, self.now)
+            self._leases.assigned(send.client, send.request, self.now)
             await self._publisher.send(send)
 
     # --- serving --------------------------------------------------------------------------------
@@ -339,6 +323,7 @@ class FederationServer:
         epoch = await self._transport.start(self.state.sequence, self._publisher.upload_limit)
         self._publisher.epoch = epoch or ""
         self._leases.tick(self.now)
+        await self._conduct.start(self._options.requests_per_client)
         await self._resending.publish()
         due = self.now
         while not self._stopping and not self.finished:
@@ -356,9 +341,9 @@ class FederationServer:
             case Uploaded():
                 await self._uploads.handle(incoming)
             case Greeted():
-                await self._greeted(incoming)
+                await self._greetings.heard(incoming)
             case Gone():
-                await self._left(incoming.client, "the transport says so")
+                await self._greetings.left(incoming.client, "the transport says so")
             case ControlCommand():
                 answer = await self._control.handle(incoming.data, incoming.key)
                 await self._transport.answer(incoming, answer)
@@ -368,44 +353,6 @@ class FederationServer:
             case _:
                 assert_never(incoming)
 
-    async def _greeted(self, greeting: Greeted) -> None:
-        """A heartbeat; the first one makes a client join."""
-        client, state = greeting.client, self.state
-        try:
-            hello = wire.decode(greeting.data, wire.Hello)
-            if hello.client != client:
-                raise wire.WireError(f"it says that it is client {hello.client}")
-        except wire.WireError as error:
-            await self._notices.refuse(client, other_format(greeting.data) or str(error))
-            return
-        if client in state.membership.quarantined:
-            await self._notices.refuse(client, "it is quarantined; the server's log says why")
-            return
-        self._leases.seen(client, self.now)
-        self._evaluator.greeted(hello)
-        if hello.bye:
-            await self._left(client, "it said goodbye")
-        elif client not in state.pool:
-            missing = [name for name in self._tasks if name not in hello.tasks]
-            if missing:
-                lacks = (
-                    f"it lacks the tasks {', '.join(missing)}; give it the server's configuration"
-                )
-                await self._notices.refuse(client, lacks)
-                return
-            await self._notices.admitted(client)
-            log.info("client %d joined (%s)", client, hello.software)
-            self._leases.joined(client)
-            await self.record(ClientJoined(client))
-        elif hello.idle and self._leases.to_redeliver(client, state.requests_of(client), self.now):
-            log.warning("client %d is idle but has requests; delivering them again", client)
-            await self._transport.redeliver(client)
-
-    async def _left(self, client: ClientId, why: str) -> None:
-        if client in self.state.pool:
-            log.info("client %d left: %s", client, why)
-            await self.record(ClientLeft(client))
-
     async def _tick(self) -> None:
         options, state = self._options, self.state
         self._leases.tick(self.now)
@@ -413,22 +360,14 @@ class FederationServer:
             log.info("training begins with %d clients", len(state.pool))
             await self.record(TrainingBegan())
         for client in self._leases.expired(state.pool.here, self.now):
-            await self._left(client, f"no heartbeat for {options.lease:g} s")
+            await self._greetings.left(client, f"no heartbeat for {options.lease:g} s")
         self._evaluator.pass_time()
         await self._evaluator.close()
         if not self._resending.pending:
-            await self._time_out()
+            await self._conduct.tick()
             await self._evaluator.ask_again()
         for deadline in options.deadlines if state.training else ():
             if self.now >= deadline.time and state.may_end(deadline.task, deadline.reason):
                 await self.record(TasksEnded((deadline.task,), deadline.reason))
         await self._committer.commit()
         self._metrics.take_snapshot(state, self._leases.last_seen, self.now)
-
-    async def _time_out(self) -> None:
-        """A client that is here but does not answer loses its oldest request."""
-        for client, request in self._leases.overdue(self.state.oldest_requests(), self.now):
-            if request in self.state.driver.open:
-                log.warning("client %d did not answer request %d in time", client, request)
-                await self.record(RequestFailed(request, invalid=False))
-                await self._uploads.strike(client, self.state.sequence)

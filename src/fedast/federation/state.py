@@ -30,10 +30,14 @@ from fedast.federation.driver import Driver, Effect, LivePool, Send
 from fedast.federation.log_events import (
     ClientJoined,
     ClientLeft,
+    ClientPardoned,
     ClientQuarantined,
+    ClientReady,
+    ClientRested,
     Configured,
     Entry,
     EvaluationReceived,
+    LimitSet,
     ModelEvaluated,
     ModelPublished,
     ModelRetired,
@@ -147,6 +151,7 @@ class ServerState:
                 send = self.driver.open.get(event.request)
                 if send is not None:
                     self.membership.succeeded(send.client)
+                    self.pool.on_trial.discard(send.client)
                     if update is not None:
                         self._learner.receive(event.request, update)
                 loss = event.loss if self._wants_loss else None
@@ -179,13 +184,24 @@ class ServerState:
             case ModelRetired():
                 self.models.pop((event.task, event.version), None)
             case TrainingFailed():
-                self.membership.failed(event.client)
+                self.membership.failed(event.client, now, event.why)
             case StrikeRecorded():
-                self.membership.strike(event.client)
+                self.membership.strike(event.client, now, event.why)
             case ModelsGuarded():
                 self.driver.roll_backs.begin()
             case ModelRolledBack():
                 self._rolled_back(now, event)
+            case LimitSet():
+                self.pool.limit = event.requests_per_client
+            case ClientRested():
+                self.pool.resting.add(event.client)
+                return self._lose_requests(event.client, now)
+            case ClientReady():
+                self.pool.resting.discard(event.client)
+                self.pool.on_trial.add(event.client)
+                return self._pool_changed(now)
+            case ClientPardoned():
+                self.membership.pardon(event.client)
             case Configured() | EvaluationReceived() | UploadIgnored():
                 pass
             case _:
@@ -207,8 +223,11 @@ class ServerState:
         return self.driver.handle(PoolChanged(), now) if self.training else []
 
     def _remove(self, client: ClientId, now: float) -> list[Effect]:
-        """Its requests are lost, so that the algorithm sends others."""
         self.pool.leave(client)
+        return self._lose_requests(client, now)
+
+    def _lose_requests(self, client: ClientId, now: float) -> list[Effect]:
+        """Its requests are lost, so that the algorithm sends others."""
         return [
             effect
             for request in self.requests_of(client)

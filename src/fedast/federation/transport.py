@@ -144,6 +144,16 @@ class Telling(Protocol):
         ...
 
 
+@runtime_checkable
+class Discards(Protocol):
+    """A server's transport may also be able to throw uploads away unread."""
+
+    async def discard(self, client: ClientId, seconds: float) -> None:
+        """For so long, what this client has uploaded and uploads need not arrive; 0: it is to
+        arrive again."""
+        ...
+
+
 class Delivery(Protocol):
     """A request that was delivered to a client."""
 

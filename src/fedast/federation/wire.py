@@ -22,12 +22,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from fedast.federation.untrusted import printable
+
 PROTOCOL = 1
 _MAGIC = b"FAST"
 _PREFIX = struct.Struct(">4sBI")
 _MAX_HEADER = 64 * 1024
 _MAX_LOSS = 1e15
 _MAX_WORK = 31 * 86400.0
+_MAX_TENSORS_HEADER = 1024
+"""Bytes in which safetensors describes the tensors. We send two at most, in some 200 bytes; parsing
+a longer description could cost hundreds of times its length."""
 _TYPES = {"single": np.float32, "half": np.float16}
 _TENSORS = ("vector", "buffers")
 """Fields that follow the header, as tensors."""
@@ -44,7 +49,11 @@ MODEL_GONE = "its model is not there any more"
 
 
 class WireError(Exception):
-    """Bytes that are not a message of this protocol; the text says why."""
+    """Bytes that are not a message of this protocol; the text says why, and is safe to show though
+    it may quote the message."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(printable(why, 300))
 
 
 class OtherProtocol(WireError):
@@ -253,6 +262,9 @@ def _vectors(body: bytes, names: Sequence[str]) -> dict[str, Vector | None]:
     all are."""
     if not body:
         return dict.fromkeys(names)
+    described = int.from_bytes(body[:8], "little")
+    if described > _MAX_TENSORS_HEADER:
+        raise WireError(f"its tensors are described in {described} bytes, more than there may be")
     try:
         tensors = load(body)
     except (SafetensorError, ValueError, TypeError, KeyError, OverflowError) as error:

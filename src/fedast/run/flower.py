@@ -21,7 +21,8 @@ from fedast.config.schema import RunConfig
 from fedast.federation.flower import client, server
 from fedast.federation.flower.server import FlowerServer
 from fedast.parts.errors import ConfigError
-from fedast.run.federate import Federation, LocalTraining
+from fedast.run.federate import Federation
+from fedast.run.local_training import LocalTraining
 
 OUT, PARTITION = "out", "partition-id"
 log = logging.getLogger("fedast.flower")

@@ -18,7 +18,8 @@ from fedast.core.protocol import ClientId
 from fedast.federation.agent import Agent
 from fedast.federation.transports import Endpoint
 from fedast.records.run import RunResult
-from fedast.run.federate import Federation, LocalTraining
+from fedast.run.federate import Federation
+from fedast.run.local_training import LocalTraining
 from fedast.run.simulate import Watch
 
 Started: TypeAlias = Callable[[Callable[[], None]], None]

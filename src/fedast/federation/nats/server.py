@@ -5,8 +5,8 @@ client, which delivers one message at a time; a subject holds one message, so NA
 request that is already queued. UPDATES keeps uploads in order until the server has acknowledged
 them (``uploads``); the message id makes an upload idempotent, and the server reads by sequence
 number, so that it can start again from any upload. MODELS holds published models, read directly by
-subject. Heartbeats and control commands are plain messages. A fourth stream says who serves
-(``fence``).
+subject. Of heartbeats NATS keeps the latest of each client (``heartbeats``). Control commands are
+plain messages. A further stream says who serves (``fence``).
 
 NATS may lose all of this while we run: a stream is deleted, or NATS comes back with an older or an
 empty disk. So the streams are looked at every second or so (``upkeep``), and what is missing is
@@ -26,7 +26,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, final
 
-from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
@@ -37,6 +36,7 @@ from fedast.federation.backoff import retry
 from fedast.federation.nats.accounts import MESSAGE
 from fedast.federation.nats.commands import Commands
 from fedast.federation.nats.connection import TROUBLE, Connection, close
+from fedast.federation.nats.heartbeats import Heartbeats
 from fedast.federation.nats.names import (
     CHUNK,
     CHUNKS_HEADER,
@@ -46,7 +46,6 @@ from fedast.federation.nats.names import (
     SERVING,
     UPDATES,
     consumer,
-    hello_subject,
     model_subject,
     request_subject,
 )
@@ -114,6 +113,7 @@ class NatsServer:
         self._creating: dict[ClientId, asyncio.Task[None]] = {}
         """Queues that are being created: one that takes long is not begun again meanwhile."""
         self._reading: asyncio.Task[None] | None = None
+        self._hearing: asyncio.Task[None] | None = None
         self._uploads: UploadStream | None = None
         self._limit = 0
         self._upkeep = Upkeep(
@@ -135,7 +135,8 @@ class NatsServer:
             may_purge=self._upkeep.fence.renew, removed=self._upkeep.uploads_removed,
         )  # fmt: skip
         await self._when_ready(partial(self._upkeep.begin, self._uploads, after, back))
-        await self._connection.subscribe(hello_subject("*"), cb=self._greeted)
+        heartbeats = Heartbeats(self._connection, self._replicas, self._greeted)
+        self._hearing = asyncio.create_task(heartbeats.read())
         await self._commands.subscribe(self._connection)
         self._reading = asyncio.create_task(self._read_uploads(self._uploads))
         self._keeping = asyncio.create_task(self._upkeep.run(self._uploads))
@@ -277,11 +278,9 @@ class NatsServer:
 
     # --- receiving ------------------------------------------------------------------------------
 
-    async def _greeted(self, message: Msg) -> None:
-        client = message.subject.rpartition(".")[2]
-        if client.isdecimal() and len(client) < 10:
-            self._greetings[int(client)] = message.data
-            self._wake()
+    def _greeted(self, client: ClientId, data: bytes) -> None:
+        self._greetings[client] = data
+        self._wake()
 
     def _wake(self) -> None:
         if self._incoming.empty():
@@ -293,7 +292,7 @@ class NatsServer:
 
     async def receive(self, timeout: float) -> Incoming | None:
         self._connection.check()
-        for task in (self._keeping, self._reading):
+        for task in (self._keeping, self._reading, self._hearing):
             if task is not None and task.done() and not task.cancelled():
                 task.result()
         end = asyncio.get_running_loop().time() + timeout
@@ -319,6 +318,10 @@ class NatsServer:
     async def acknowledge(self, sequence: int) -> None:
         assert self._uploads is not None
         await self._uploads.acknowledge(sequence)
+
+    async def discard(self, client: ClientId, seconds: float) -> None:
+        assert self._uploads is not None
+        await self._uploads.discard(client, seconds)
 
     # --- sending --------------------------------------------------------------------------------
 
@@ -374,7 +377,7 @@ class NatsServer:
             await self._connection.publish(command.reply, data)
 
     async def close(self) -> None:
-        for task in (self._reading, self._keeping, *self._creating.values()):
+        for task in (self._reading, self._hearing, self._keeping, *self._creating.values()):
             if task is not None:
                 task.cancel()
         await self._upkeep.end()

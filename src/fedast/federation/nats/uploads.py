@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 from typing import final
 
 from nats.aio.msg import Msg
@@ -23,8 +24,10 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from fedast.core.protocol import ClientId
+from fedast.federation.ignored import Allowance
 from fedast.federation.nats.connection import TROUBLE, Connection
 from fedast.federation.nats.names import CHUNK, UPDATES, UPLOAD_HEADER
+from fedast.federation.nats.pull import Pull
 from fedast.federation.reassembly import ChunkReassembly
 from fedast.federation.transport import Uploaded
 
@@ -38,6 +41,11 @@ _LONGEST = 200
 """Characters of an upload's name."""
 _REMEMBERED = 64
 """Names of each client's latest uploads, to recognise one that comes twice."""
+
+_GAPS_FOR = 30.0
+"""Seconds after such a purge in which messages may be missing."""
+_DISCARD_EVERY = 0.2
+"""Seconds between two purges of the uploads of a client that floods."""
 
 
 class _Disturbed(Exception):
@@ -85,6 +93,12 @@ class UploadStream:
         self._purged_at = 0.0
         self._purged_upto = 0
         """The first number that has not been purged."""
+        self._discarded: dict[ClientId, float] = {}
+        """Until when uploads of these clients are thrown away."""
+        self._to_discard: set[ClientId] = set()
+        """Those of them of whom something was read since the last purge."""
+        self._discarded_at = -inf
+        self._odd = Allowance(burst=200.0, per_second=2.0)
 
     async def locate(self) -> bool:
         """Find out which numbers the messages have; whether the stream is as we left it. To be
@@ -128,28 +142,28 @@ class UploadStream:
                     ),
                     timeout=self._new_consumer_timeout,
                 )
-                subscription = await self._js.pull_subscribe_bind(_CONSUMER, stream=UPDATES)
-                async for upload in self._read_from(subscription):
+                pull = Pull(self._connection, UPDATES, _CONSUMER)
+                async for upload in self._read_from(pull):
                     yield upload
             except (*TROUBLE, _Disturbed) as error:
                 self._connection.check()
                 log.warning("reading uploads: %s; trying again", error or type(error).__name__)
                 await asyncio.sleep(0.5)
 
-    async def _read_from(
-        self, subscription: JetStreamContext.PullSubscription
-    ) -> AsyncIterator[Uploaded]:
+    async def _read_from(self, pull: Pull) -> AsyncIterator[Uploaded]:
         delivered = 0
         while True:
             if self._clock() - self._purged_at > _PURGE_EVERY:
                 await self._purge()
+            if self._to_discard and self._clock() - self._discarded_at > _DISCARD_EVERY:
+                await self._discard_all()
             try:
-                messages = await subscription.fetch(_BATCH, timeout=2)
+                messages = await pull.fetch(_BATCH, timeout=2)
             except TimeoutError:
                 state = (await self._js.stream_info(UPDATES)).state
                 if self._read is not None and state.first_seq > self._read + 1:
+                    self._gap()
                     self._read = state.first_seq - 1
-                    self._removed()
                 if state.messages and state.last_seq > (self._read or 0):
                     raise _Disturbed("uploads in the stream were not delivered") from None
                 continue
@@ -161,7 +175,7 @@ class UploadStream:
                 if self._read is None or numbers.stream > self._read:
                     found = self._take(self._offset + numbers.stream, message)
                     if self._read is not None and numbers.stream > self._read + 1:
-                        self._removed()
+                        self._gap()
                     self._read = numbers.stream
                     if found is not None:
                         self._highest = max(self._highest, found.sequence)
@@ -170,17 +184,54 @@ class UploadStream:
     def _take(self, sequence: int, message: Msg) -> Uploaded | None:
         """The whole upload, if this message was its last missing chunk."""
         data = message.data
+        sender = message.subject.split(".")[2]
+        client = int(sender) if sender.isascii() and sender.isdecimal() else -1
+        if self._discarded.get(client, 0.0) > self._clock():
+            self._to_discard.add(client)
+            self._reassembly.pass_over(sequence, len(data))
+            return None
         chunk = _chunk_of(message)
         if chunk is None or chunk.name in self._latest.get(chunk.client, ()):
             # No client of ours sends such a thing, or it was uploaded before.
             self._reassembly.pass_over(sequence, len(data))
-            return None
-        client, name = key = chunk.client, chunk.name
+            return self._useless(sequence, client)
+        name, key = chunk.name, (chunk.client, chunk.name)
+        refused = self._reassembly.refused
         whole = self._reassembly.take(sequence, key, chunk.number, chunk.count, data, self._clock())
         if whole is None:
-            return None
+            return self._useless(sequence, client) if self._reassembly.refused > refused else None
         self._latest.setdefault(client, deque(maxlen=_REMEMBERED)).append(name)
         return Uploaded(sequence, client, name, whole[: self._limit], len(whole) > self._limit)
+
+    def _gap(self) -> None:
+        """Messages are missing in the stream. We purge those of a client that is not listened to;
+        otherwise somebody else has removed them."""
+        if self._clock() - self._discarded_at > _GAPS_FOR:
+            self._removed()
+
+    def _useless(self, sequence: int, client: ClientId) -> Uploaded | None:
+        """The server is to know of a message that is part of nothing, if there are many of them."""
+        if client < 0 or self._odd.take(client, self._clock()):
+            return None
+        return Uploaded(sequence, client, "", b"")
+
+    async def discard(self, client: ClientId, seconds: float) -> None:
+        self._discarded[client] = self._clock() + seconds
+        if seconds > 0:
+            self._to_discard.add(client)
+            await self._discard_all()
+        else:
+            self._to_discard.discard(client)
+
+    async def _discard_all(self) -> None:
+        """Purge what clients that are not listened to have uploaded: one call for each, however
+        much it is, and the reader skips it."""
+        self._discarded_at = self._clock()
+        while self._to_discard:
+            with suppress(*TROUBLE):
+                subject = f"fedast.upload.{self._to_discard.pop()}.>"
+                await self._js.purge_stream(UPDATES, subject=subject)
+        self._discarded_at = self._clock()
 
     async def acknowledge(self, sequence: int) -> None:
         self._acknowledged = max(self._acknowledged, sequence)
