@@ -1,4 +1,4 @@
-"""Attacks with one valid key on NATS and on the server's time and memory: subjects, replies, headers
+"""Attacks with one valid key on NATS and on the time and memory of others: subjects, replies, headers
 and floods. They may be refused or ignored; others must not notice."""
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from fedast.core.protocol import ClientId, IllegalEvent, StopReason, TaskName, T
 from fedast.federation import wire
 from fedast.federation.commits import Committer
 from fedast.federation.control import ControlCommands
-from fedast.federation.driver import Ask, Driver, Effect, LivePool, Send, Withdraw
+from fedast.federation.driver import Ask, Driver, LivePool, Send, Withdraw
 from fedast.federation.evaluation import FederatedEvaluation
 from fedast.federation.evaluator import Evaluator
 from fedast.federation.leases import Leases
@@ -240,12 +240,18 @@ class FederationServer:
         """Log an event, apply it, and carry out what follows from it."""
         entry = self._append(event)
         effects = await asyncio.to_thread(self.state.apply, entry, update)
+        for effect in effects:
+            # Before a commit, which forgets the models that nobody needs any more: a request is
+            # withdrawn by a name that depends on its model's. (After a crash it is sent again.)
+            if isinstance(effect, Withdraw):
+                await self._publisher.withdraw(effect.sent)
         if effects and entry.sequence is None:
             # An upload is read again after a crash, and leads to the same decisions. Other events
             # do not happen again by themselves: they must be durable before anybody is told.
             await self._committer.commit(force=True)
         for effect in effects:
-            await self._carry_out(effect)
+            if not isinstance(effect, Withdraw):
+                await self._carry_out(effect)
         self._metrics.update(self.state.pool)
 
     def note(self, event: LogEvent) -> None:
@@ -257,14 +263,12 @@ class FederationServer:
         self._wal.append(entry)
         return entry
 
-    async def _carry_out(self, effect: Effect) -> None:
+    async def _carry_out(self, effect: Send | Ask) -> None:
         match effect:
             case Send():
                 await self._send(effect)
             case Ask():
                 await self._evaluator.ask(effect.task, effect.round)
-            case Withdraw():
-                await self._publisher.withdraw(effect.sent)
             case _:
                 assert_never(effect)
 
