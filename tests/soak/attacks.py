@@ -1,5 +1,5 @@
-"""Attacks with one valid key on NATS and on the time and memory of others: subjects, replies, headers
-and floods. They may be refused or ignored; others must not notice."""
+"""Attacks with one valid key on NATS and on the time and memory of others: subjects, replies,
+headers and floods. They may be refused or ignored; others must not notice."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from fedast.federation.nats.names import (
     UPDATES,
     hello_subject,
     inbox,
-    model_subject,
     request_subject,
-    upload_subject,
 )
 from fedast.federation.transport import TransportError
 from tests.soak.harm import Harm
@@ -58,11 +56,12 @@ class ReplyElsewhere:
                 f"$JS.API.CONSUMER.DELETE.{REQUESTS}.client-{other}",
                 "$SYS.REQ.SERVER.PING",
             ],
-            "models": [model_subject(f"{task}.{number + n}.{'ab' * 12}", 0)
+            "models": [f"fedast.model.{task}.{number + n}.{'ab' * 12}.0"
                        for task in (0, 1) for n in range(4)],
             "others' greetings": [hello_subject(n) for n in (other, number + 200, 999_999)],
             "others' uploads and queues": [
-                upload_subject(other, f"{number}-guess.0-1"),
+                f"fedast.upload.{other}.chunk",
+                f"fedast.upload.{other}.{number}-guess.0-1",
                 request_subject(other, str(number)),
                 f"$JS.ACK.{REQUESTS}.client-{other}.1.1.1.1.1",
                 CONTROL_SUBJECT,
@@ -91,8 +90,9 @@ class ForbiddenSubjects:
     async def inflict(self, scene: Scene) -> None:
         other = _others(self.chance, scene)
         subjects = [
-            upload_subject(other, "5-t.0-1"), hello_subject(other), request_subject(other, "6"),
-            model_subject("0.0.x", 0), CONTROL_SUBJECT, "$SYS.REQ.SERVER.PING",
+            f"fedast.upload.{other}.chunk", f"fedast.upload.{other}.5-t.0-1",
+            hello_subject(other), request_subject(other, "6"),
+            "fedast.model.0.0.x.0", CONTROL_SUBJECT, "$SYS.REQ.SERVER.PING",
             f"$JS.API.STREAM.PURGE.{UPDATES}", f"$JS.API.STREAM.DELETE.{MODELS}",
             f"$JS.API.CONSUMER.MSG.NEXT.{REQUESTS}.client-{other}",
             f"$JS.API.STREAM.MSG.GET.{UPDATES}", f"$JS.ACK.{REQUESTS}.client-{other}.1.1.1.1.1",
@@ -121,19 +121,19 @@ class Flood:
     def name(self) -> str:
         return f"flood: {self.kind}"
 
-    def _message(self, evil: Hostile, n: int) -> tuple[str, bytes, dict[str, str] | None]:
+    def _message(self, n: int) -> tuple[str, bytes, dict[str, str] | None]:
         match self.kind:
             case "tiny uploads":
-                return evil.subject(f"{n}-x.0-1"), b"x", None
+                return f"{n}-x.0-1", b"x", None
             case "incomplete uploads":
-                return evil.subject(f"{n}-x.0-3"), b"x" * 1000, None
+                return f"{n}-x.0-3", b"x" * 1000, None
             case "long message ids":
                 headers = {"Nats-Msg-Id": f"{n}{'i' * 60_000}"}
-                return evil.subject(f"{n}-x.0-1"), b"", headers
+                return f"{n}-x.0-1", b"", headers
             case "greetings":
-                return hello_subject(evil.number), b"x" * (n % 50), None
+                return "", b"x" * (n % 50), None
             case _:  # old requests: each is a decision of the algorithm, late or twice
-                return evil.subject(f"{n % 300}-x.0-1"), b"x", None
+                return f"{n % 300}-x.0-1", b"x", None
 
     async def inflict(self, scene: Scene) -> None:
         async with scene.attacker() as evil:
@@ -142,8 +142,11 @@ class Flood:
             end, n = loop.time() + self.chance.uniform(0.5, 2.0), 0
             while loop.time() < end:
                 for _ in range(50):
-                    subject, data, headers = self._message(evil, n)
-                    await evil.publish(subject, data, headers=headers)
+                    label, data, headers = self._message(n)
+                    if label:
+                        await evil.chunk(label, data, headers)
+                    else:
+                        await evil.publish(hello_subject(evil.number), data)
                     n += 1
                 await evil.flush()
 
@@ -182,9 +185,9 @@ class ChunkNonsense:
         async with scene.attacker() as evil:
             for part in parts:
                 size = self.chance.choice([0, 1, 1000, CHUNK // 8])
-                await evil.publish(evil.subject(f"7-t.{part}"), b"x" * size)
+                await evil.chunk(f"7-t.{part}", b"x" * size)
             for rest in ("a", "a.b.c.d.0-1", "e-.0-1", "-.0-1", "9" * 300 + ".0-1"):
-                await evil.publish(evil.subject(rest), b"x")
+                await evil.chunk(rest, b"x")
             await evil.flush()
 
     async def recovered(self, scene: Scene) -> bool:
@@ -205,7 +208,7 @@ class HostileHeaders:
             {"Nats-Expected-Last-Sequence": "0"}, {"Nats-Expected-Stream": MODELS},
             {"Nats-Msg-Id": f"{_others(self.chance, scene)}.0-x.0"}, {"Nats-Incr": "1"},
             {"Nats-Marker-Reason": "Purge"}, {"Nats-Schedule": "@every 1s"},
-            {"Nats-Schedule-Target": model_subject("0.0.x", 0), "Nats-Schedule": "@every 1s"},
+            {"Nats-Schedule-Target": "fedast.model.0.0.x.0", "Nats-Schedule": "@every 1s"},
         )  # fmt: skip
         async with scene.attacker() as evil:
             for subject in evil.permitted():

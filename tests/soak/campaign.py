@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from tests.soak.scene import TASKS, Scene
 
 _LONGEST = 120.0
 """Seconds in which training must go on after a wave, and in which a harm must be done."""
+_PUNISHMENT = re.compile(r'"e":"(strike|quarantine)","c":(\d+)')
 _GOES_ON = 12
 """Updates that must be counted after a wave."""
 
@@ -142,6 +145,11 @@ async def _wave(scene: Scene, result: Run, harms: Sequence[Harm], say: bool) -> 
               *wave.problems, flush=True)  # fmt: skip
 
 
+async def judge(scene: Scene, updates: int) -> list[str]:
+    """What is wrong with a federation that should go on to so many updates."""
+    return await _trains(scene, updates, ()) + _so_far(scene)
+
+
 async def _trains(scene: Scene, updates: int, harms: Sequence[Harm]) -> list[str]:
     """Wait until training goes on as if nothing had happened; what is wrong if it does not."""
     end = time.monotonic() + _LONGEST
@@ -199,17 +207,14 @@ def _so_far(scene: Scene) -> list[str]:
 
 
 def _punished(scene: Scene) -> list[str]:
-    """Strikes and quarantines of honest clients, in the server's log so far."""
-    path = scene.field.run / "diary" / "diary.jsonl"
-    lines = path.read_text(errors="replace").split("\n")[:-1] if path.exists() else []
-    for line in lines:
-        if '"strike"' in line or '"quarantine"' in line:
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue
-            if entry["c"] in scene.honest:
-                scene.punished.add((entry["e"], entry["c"]))
+    """Strikes and quarantines of honest clients, in the server's write-ahead log so far. (Those of
+    before are remembered: the log is compacted.)"""
+    for path in (scene.field.run / "diary").glob("*"):
+        with suppress(OSError):
+            text = path.read_text(errors="replace") if path.is_file() else ""
+            for what, client in _PUNISHMENT.findall(text):
+                if int(client) in scene.honest:
+                    scene.punished.add((what, int(client)))
     return [f"honest client {client}: {what}" for what, client in sorted(scene.punished)]
 
 

@@ -156,12 +156,13 @@ class DiskFull:
     async def inflict(self, scene: Scene) -> None:
         if not scene.small_disks:
             raise Unavailable("needs the right to mount a small disk")
-        folder = scene.folder / "disk" if self.who == "server" else scene.bed.layout.nats / "data"
+        folder = scene.disk_of(self.who)
         stuffing = folder / "stuffing"
         try:
             with suppress(OSError), stuffing.open("wb", buffering=0) as file:
+                os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(folder).free)
                 while True:
-                    file.write(b"x" * 2**16)
+                    file.write(b"x" * 4096)
             await asyncio.sleep(self.chance.uniform(0.5, 3.0))
             if self.who == "server" and self.chance.random() < 0.5:
                 with scene.down("server"):
@@ -177,6 +178,36 @@ class DiskFull:
 
 @final
 @dataclass
+class PowerCut:
+    """The machine of server and nats-server loses power: what was not synced is gone."""
+
+    chance: random.Random
+    name: str = "power cut of server and nats-server"
+
+    async def inflict(self, scene: Scene) -> None:
+        if scene.power is None:
+            raise Unavailable("this run's disk cannot lose power")
+        with scene.down("server"):
+            scene.kill("server")
+            scene.bed.kill()
+            await asyncio.to_thread(scene.power.cut)
+            scene.bed.start()
+            scene.start("server")
+
+    async def recovered(self, scene: Scene) -> bool:
+        return True
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+@final
+@dataclass
 class StoreDeleted:
     """What NATS had stored is gone when it comes back."""
 
@@ -185,8 +216,7 @@ class StoreDeleted:
 
     async def inflict(self, scene: Scene) -> None:
         scene.bed.kill()
-        for path in (scene.bed.layout.nats / "data").iterdir():
-            shutil.rmtree(path)
+        _empty(scene.disk_of("nats-server"))
         scene.bed.start()
 
     async def recovered(self, scene: Scene) -> bool:
@@ -202,15 +232,14 @@ class StoreOlder:
     name: str = "NATS back with an older store"
 
     async def inflict(self, scene: Scene) -> None:
-        data, copy = scene.bed.layout.nats / "data", scene.folder / "older-store"
+        data, copy = scene.disk_of("nats-server"), scene.folder / "older-store"
         shutil.rmtree(copy, ignore_errors=True)
         scene.bed.kill()
         shutil.copytree(data, copy)
         scene.bed.start()
         await asyncio.sleep(self.chance.uniform(1.0, 3.0))
         scene.bed.kill()
-        for path in data.iterdir():
-            shutil.rmtree(path)
+        _empty(data)
         shutil.copytree(copy, data, dirs_exist_ok=True)
         scene.bed.start()
 
@@ -293,6 +322,7 @@ FAULTS: Mapping[str, Callable[[random.Random], Harm]] = {
     "cut-server": partial(LinkCut, who="server"),
     "full-server": partial(DiskFull, who="server"),
     "full-nats": partial(DiskFull, who="nats-server"),
+    "power": PowerCut,
     "delete-store": StoreDeleted,
     "older-store": StoreOlder,
     "damage-checkpoint": partial(FileDamaged, what="checkpoint"),

@@ -14,6 +14,7 @@ import random
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -93,6 +94,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--out", type=Path, default=Path("soak/fuzz"))
     parser.add_argument("--engine", choices=["auto", "atheris", "hypothesis"], default="auto")
+    parser.add_argument("--subjects", type=float, default=0.0, metavar="MINUTES",
+                        help="then the subjects of a running federation")  # fmt: skip
     parser.add_argument("--only", action="append", help="a target; repeatable")
     options = parser.parse_args()
     from tests.soak.fuzz_targets import TARGETS
@@ -115,6 +118,24 @@ def main() -> None:
         with (options.out / "fuzz.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
         print(f"{name}: {count:,} executions in {line['seconds']} s ({engine})", *findings)
+    if options.subjects:
+        from tests.soak import fuzz_subjects
+
+        # (A short path: there are sockets below it.)
+        folder = Path(tempfile.mkdtemp(prefix="fedast-fuzz-")) / "federation"
+        began, chosen = time.monotonic(), random.randrange(2**31)
+        count, findings = fuzz_subjects.run(folder, chosen, 60 * options.subjects)
+        problems += len(findings)
+        seconds = round(time.monotonic() - began)
+        line = {
+            "target": "subjects of a running federation", "engine": f"seed {chosen}",
+            "seconds": seconds, "executions": count, "findings": findings,
+        }  # fmt: skip
+        with (options.out / "fuzz.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(f"subjects: {count:,} messages in {seconds} s (seed {chosen})", *findings)
+        if findings:
+            print(f"records: {folder}")
     sys.exit(1 if problems else 0)
 
 

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from fedast.federation import wire
 from fedast.federation.nats.client import NatsClient
 from fedast.federation.nats.connection import TROUBLE, close, connect
-from fedast.federation.nats.names import client_permissions, inbox, upload_subject
+from fedast.federation.nats.names import MODELS, REQUESTS, hello_subject, inbox
 from fedast.federation.nats.setup import client_name
 from tests.federation.nats_support import NatsBed
 
@@ -81,13 +81,28 @@ class Hostile:
 
     # --- as no client should --------------------------------------------------------------------
 
-    def subject(self, rest: str) -> str:
-        return upload_subject(self.number, rest)
-
     def permitted(self) -> list[str]:
-        """A subject of every kind that NATS lets this client publish to."""
-        allowed = client_permissions(self.number)[0]
-        return [subject.replace(">", "0.0.x.0") for subject in allowed]
+        """A subject of every kind that NATS lets a client publish to, now or in earlier versions;
+        written out, because an attacker does not ask what was meant."""
+        me = client_name(self.number)
+        return [
+            f"fedast.upload.{self.number}.chunk",
+            f"fedast.upload.{self.number}.0-x.0-1",
+            hello_subject(self.number),
+            f"$JS.API.CONSUMER.MSG.NEXT.{REQUESTS}.{me}",
+            f"$JS.ACK.{REQUESTS}.{me}.1.1.1.1.1",
+            f"$JS.API.DIRECT.GET.{MODELS}.fedast.model.0.0.x.0",
+            f"$JS.API.DIRECT.GET.{MODELS}.fedast.model.0.0.x",
+        ]
+
+    async def chunk(
+        self, label: str, data: bytes, headers: Mapping[str, str] | None = None, reply: str = ""
+    ) -> None:
+        """A chunk of an upload, with its label where this version and where earlier ones look."""
+        now = {"Fedast-Upload": label, **(headers or {})}
+        await self.publish(f"fedast.upload.{self.number}.chunk", data, reply, now)
+        if " " not in label:
+            await self.publish(f"fedast.upload.{self.number}.{label}", data, reply, headers)
 
     async def publish(
         self,

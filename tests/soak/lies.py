@@ -155,7 +155,7 @@ class HostileTexts:
             for request in await evil.requests(2):
                 await evil.answer(request, vector=None, failed=text[:50_000])
             plain = "".join(c for c in text[:200] if c.isprintable() and c not in " .*>") or "x"
-            await evil.publish(evil.subject(f"{plain}.0-1"), text.encode())
+            await evil.chunk(f"{plain}.0-1", text.encode())
             await evil.publish(hello_subject(evil.number), text.encode())
             await evil.flush()
 
@@ -231,10 +231,10 @@ class Forgery:
                 mine = f"{request.id}-{request.token}"
                 for n in range(10):
                     headers = {"Nats-Msg-Id": f"again-{n}-{self.chance.random()}"}
-                    await evil.publish(evil.subject(f"{mine}.0-1"), data, headers=headers)
+                    await evil.chunk(f"{mine}.0-1", data, headers)
                 for number in (request.id - 1, request.id + 1, 0, 10**9, -1):
-                    await evil.publish(evil.subject(f"{number}-{request.token}.0-1"), data)
-                    await evil.publish(evil.subject(f"{number}-{'0' * 24}.0-1"), data)
+                    await evil.chunk(f"{number}-{request.token}.0-1", data)
+                    await evil.chunk(f"{number}-{'0' * 24}.0-1", data)
             await evil.flush()
 
     async def recovered(self, scene: Scene) -> bool:

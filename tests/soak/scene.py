@@ -8,6 +8,7 @@ ends at its target was lied to.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import shutil
@@ -26,6 +27,7 @@ from fedast.federation.nats.connection import TROUBLE
 from fedast.federation.nats.setup import client_name, register_of
 from fedast.federation.transport import TransportError
 from tests.federation.field import Field, Proxy
+from tests.federation.power import LossyDisk, NoSuchDisk
 from tests.soak.forked import Forked
 from tests.soak.hostile import Hostile
 
@@ -107,26 +109,51 @@ class Scene:
             )
             + "".join(_TASK.format(name=name, rounds=rounds) for name in TASKS)
         )  # fmt: skip
-        self._disks = [folder / "disk", self.bed.layout.nats / "data"]
-        self.small_disks = all(
-            self._mount(disk, size)
-            for disk, size in zip(self._disks, (_RUN_DISK, _NATS_DISK), strict=True)
-        )
-        self.field.run = self._disks[0] / "run"
+        self._disks = contextlib.ExitStack()
+        self.power: LossyDisk | None = None
+        """The disk of server and nats-server, if it can lose power."""
+        self.small_disks = True
+        """Whether a disk can be filled without filling this machine's own."""
+        self._run_disk, self._nats_disk = folder / "disk", self.bed.layout.nats / "data"
+        if self.chance.random() < 0.4:
+            self._lossy()
+        if self.power is None:
+            for disk, size in ((self._run_disk, _RUN_DISK), (self._nats_disk, _NATS_DISK)):
+                self.small_disks = self._mount(disk, size) and self.small_disks
+        self.field.run = self._run_disk / "run"
         self.proxies: dict[str, Proxy] = {}
         for name in ("server", *map(client_name, self.honest)):
             self.proxies[name] = proxy = Proxy(self.bed.port)
             self.field.through[name] = proxy.port
         self.take_keys(6, reload=False)
 
-    @staticmethod
-    def _mount(folder: Path, megabytes: int) -> bool:
+    def _lossy(self) -> None:
+        """One disk for server and nats-server that can lose power."""
+        disk = LossyDisk(self.folder / "lossy", _NATS_DISK)
+        try:
+            self.power = self._disks.enter_context(disk)
+        except NoSuchDisk:
+            return
+        for place, name in ((self._run_disk, "server"), (self._nats_disk, "nats")):
+            (disk.path / name).mkdir()
+            place.symlink_to(disk.path / name)
+        disk.sync()
+
+    def _mount(self, folder: Path, megabytes: int) -> bool:
         folder.mkdir(parents=True, exist_ok=True)
         command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
         try:
-            return subprocess.run(command, capture_output=True, check=False).returncode == 0
+            done = subprocess.run(command, capture_output=True, check=False).returncode == 0
         except OSError:
-            return False
+            done = False
+        if done:
+            unmount = ["umount", "-l", str(folder)]
+            self._disks.callback(subprocess.run, unmount, check=False)
+        return done
+
+    def disk_of(self, who: str) -> Path:
+        """The folder on whose disk the server or nats-server keeps its files."""
+        return self._run_disk if who == "server" else self._nats_disk
 
     def __enter__(self) -> Scene:
         self.field.__enter__()
@@ -135,11 +162,9 @@ class Scene:
 
     def __exit__(self, *exception: object) -> None:
         self.field.__exit__(*exception)
-        for disk in self._disks if self.small_disks else ():
-            kept = disk.with_name(f"{disk.name}-kept")
-            with suppress(OSError, shutil.Error):  # the records outlive their disk
-                shutil.copytree(disk, kept, ignore=shutil.ignore_patterns("stuffing"))
-            subprocess.run(["umount", "-l", str(disk)], check=False)
+        with suppress(OSError, shutil.Error):  # the records outlive their disk
+            shutil.copytree(self.field.run, self.folder / "run-kept")
+        self._disks.close()
 
     # --- members --------------------------------------------------------------------------------
 
@@ -195,6 +220,8 @@ class Scene:
             answer = await self.ask("status")
             if answer is not None:
                 found: dict[str, Any] = json.loads(answer)
+                out = self.honest & set(found["quarantined"])
+                self.punished |= {("quarantine", client) for client in out}
                 return found
             if time.monotonic() >= end or self.ended:
                 return None
