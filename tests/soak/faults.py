@@ -127,10 +127,8 @@ class LinkCut:
         return f"link of the {self.who} cut and healed"
 
     async def inflict(self, scene: Scene) -> None:
-        name = scene.some_client() if self.who == "client" else self.who
-        proxy = scene.proxies.get(name)
-        if proxy is None:
-            raise Unavailable(f"{name} has a link of its own")
+        names = [name for name in scene.proxies if name.startswith(self.who)]
+        proxy = scene.proxies[self.chance.choice(names)]
         proxy.cut()
         try:
             await asyncio.sleep(self.chance.uniform(0.3, 3.0))
@@ -269,6 +267,7 @@ class FileDamaged:
             if self.what == "log":
                 found = [path for path in found if "diary" in path.name]
             if found:
+                scene.went_back = True
                 self._damage(max(found, key=lambda path: path.stat().st_mtime_ns))
             scene.start("server")
 

@@ -108,6 +108,7 @@ class FolderRestored:
         await asyncio.sleep(self.chance.uniform(1.0, 4.0))
         with scene.down("server"):
             scene.kill("server")
+            scene.went_back = True
             shutil.rmtree(run)
             shutil.copytree(copy, run)
             scene.start("server")
@@ -179,13 +180,15 @@ class KeyRenewed:
 
     async def inflict(self, scene: Scene) -> None:
         name = scene.some_client() if self.who == "client" else self.who
-        with scene.down(name), register_of(scene.bed.layout) as register:
-            if name == "nats-server":
-                register.renew_nats()
-                scene.bed.reload()
-                return
-            register.issue([name])
+        with scene.down(name):
+            with register_of(scene.bed.layout) as register:
+                if name == "nats-server":
+                    register.renew_nats()
+                else:
+                    register.issue([name])
             scene.bed.reload()
+            if name == "nats-server":
+                return
             await asyncio.sleep(self.chance.uniform(0.0, 1.0))
             scene.kill(name)
             scene.start(name)

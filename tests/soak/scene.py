@@ -93,6 +93,8 @@ class Scene:
         """Processes that are down on purpose."""
         self.expected: set[str] = set()
         """... and those that may end by themselves, such as an expelled client."""
+        self.went_back = False
+        """The server's records were once put back to an earlier state."""
         self.punished: set[tuple[str, int]] = set()
         """Strikes and quarantines of honest clients."""
         self.peaks: dict[str, int] = {}
