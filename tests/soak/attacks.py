@@ -207,6 +207,7 @@ class HostileHeaders:
             {"Nats-Rollup": "all"}, {"Nats-Rollup": "sub"}, {"Nats-TTL": "1s"},
             {"Nats-Expected-Last-Sequence": "0"}, {"Nats-Expected-Stream": MODELS},
             {"Nats-Msg-Id": f"{_others(self.chance, scene)}.0-x.0"}, {"Nats-Incr": "1"},
+            {"Status": "x"}, {"Status": "409", "Description": "Consumer Deleted"},
             {"Nats-Marker-Reason": "Purge"}, {"Nats-Schedule": "@every 1s"},
             {"Nats-Schedule-Target": "fedast.model.0.0.x.0", "Nats-Schedule": "@every 1s"},
         )  # fmt: skip

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from fedast.federation import wire
 from fedast.federation.nats.names import CONTROL_SUBJECT
+from fedast.federation.transport import TransportError
 from tests.soak.campaign import judge
 from tests.soak.hostile import Hostile
 from tests.soak.scene import TASKS, Scene
@@ -68,7 +70,8 @@ async def _as_operator(scene: Scene, chance: random.Random) -> None:
     message = bytearray(wire.encode(wire.Control(_text(chance)[:20] + "?", _text(chance)[:200])))
     for _ in range(chance.randrange(3)):
         message[chance.randrange(9, len(message))] = chance.randrange(32, 127)
-    await scene.bed.command(bytes(message))
+    with suppress(TransportError):  # whether it still answers is judged next
+        await scene.bed.command(bytes(message))
 
 
 async def fuzz(folder: Path, seed: int, seconds: float) -> tuple[int, list[str]]:
