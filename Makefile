@@ -5,6 +5,8 @@
 #   make test-data  only the tests on the real data sets
 #   make test-cuda  only the tests that need a CUDA device
 #   make chaos      every fault that a federation must survive, with real processes
+#   make soak       a campaign of random faults and attacks: HOURS=..., FAULTS=..., SEED=...; soak-table sums up
+#   make fuzz       the decoders and every subject, for MINUTES=...
 #   make flower     the Flower app on a real SuperLink, in an environment of its own
 #   make bench      speed of the control plane and simulator, training switched off
 #   make reproduce  every experiment of the paper that is not in results/ yet; all of them take perhaps two hours
@@ -19,7 +21,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 4
 
-.PHONY: help setup demo test chaos flower test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
+.PHONY: help setup demo test chaos soak soak-table fuzz flower test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -58,7 +60,22 @@ test-data: $(STAMP)
 
 chaos: $(STAMP)
 	@echo "==> Faults: killed clients and servers, cut links, full disks, bad uploads"
-	$(BIN)/python -m pytest -m 'chaos or not chaos' -s tests/federation/test_chaos.py tests/federation/test_machines.py
+	$(BIN)/python -m pytest -m 'chaos or not chaos' -s tests/federation/test_chaos.py tests/federation/test_machines.py tests/soak
+
+# A campaign can be spread over several calls: results are appended to soak/results.jsonl.
+soak: $(STAMP)
+	@echo "==> Random faults and attacks on a real federation, its books audited after each"
+	$(BIN)/python -m tests.soak $(if $(HOURS),--hours $(HOURS)) $(if $(FAULTS),--faults $(FAULTS)) \
+	  $(if $(SEED),--seed $(SEED) --runs 1) --work soak/runs
+
+soak-table: $(STAMP)
+	@$(BIN)/python -m tests.soak --sum
+
+MINUTES ?= 10
+# Coverage-guided if atheris is installed in $(VENV), otherwise with Hypothesis.
+fuzz: $(STAMP)
+	@echo "==> Fuzzing: the decoders for $(MINUTES) minutes, then the subjects of a running federation for as long"
+	$(BIN)/python -m tests.soak.fuzz --minutes $(MINUTES) --subjects $(MINUTES)
 
 # flwr's pins clash with ours, so it has an environment of its own.
 FLOWER := .venv-flower

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
 import subprocess
@@ -12,9 +11,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fedast.federation import wire
 from fedast.federation.nats.client import send_command
@@ -23,6 +22,29 @@ from tests.federation.nats_support import NatsBed
 from tests.federation.support import audit, two_tasks
 
 FEDAST = [sys.executable, "-m", "fedast"]
+
+
+class Running(Protocol):
+    """A process of a federation; ``subprocess.Popen`` is one."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | Any: ...
+
+    def poll(self) -> int | None: ...
+
+    def send_signal(self, sig: int, /) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+def launch(arguments: Sequence[str], log: Path) -> Running:
+    with log.open("ab") as file:
+        return subprocess.Popen([*FEDAST, *arguments], stdout=file, stderr=file)
 
 
 class Field:
@@ -52,7 +74,8 @@ class Field:
             .replace("target = 0.8\n", f"target = 1.0\n{limits}")
         )  # fmt: skip
         self.config = path
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Running] = {}
+        self.launch: Callable[[Sequence[str], Path], Running] = launch
         self.faults: Counter[str] = Counter()
         self.through: dict[str, int] = {}
         """Ports of proxies, by the name of who goes through one."""
@@ -71,13 +94,10 @@ class Field:
 
     # --- processes ------------------------------------------------------------------------------
 
-    def _start(self, name: str, *arguments: str, env: dict[str, str] | None = None) -> None:
+    def _start(self, name: str, *arguments: str) -> None:
         port = self.through.get(name, self.bed.port)
-        command = [*FEDAST, *arguments, "--server", f"tls://localhost:{port}"]
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, **(env or {})}
-            )
+        where = ("--server", f"tls://localhost:{port}")
+        self.processes[name] = self.launch([*arguments, *where], self.folder / f"{name}.log")
 
     def start_server(self, out: Path | None = None) -> None:
         creds = str(self.bed.layout.credentials(SERVER))
@@ -149,7 +169,7 @@ class Field:
         assert counts["open"] == 0
         answered = self.answered()
         counts["answered"] = len(answered)
-        known = self._known()
+        known = self.known()
         assert set(answered) <= known, sorted(set(answered) - known)[:10]
         print(
             f"\n{dict(self.faults)}: {counts['dispatch']} requests sent, {counts['arrive']} "
@@ -167,7 +187,7 @@ class Field:
                 found += [int(m) for m in re.findall(r"answered request (\d+)", log.read_text())]
         return found
 
-    def _known(self) -> set[int]:
+    def known(self) -> set[int]:
         """Requests that the records account for."""
         known = set()
         for line in (self.run / "events.jsonl").read_text().splitlines():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +72,18 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 
 def audit(folder: Path) -> Counter[str]:
+    return audited(events(folder))
+
+
+def audited(happened: Iterable[Mapping[str, Any]]) -> Counter[str]:
     """Every request is sent once and ends once; nothing is aggregated twice."""
-    sent: dict[int, dict[str, Any]] = {}
+    sent: dict[int, Mapping[str, Any]] = {}
     ended: Counter[int] = Counter()
     used: Counter[int] = Counter()
     arrived: set[int] = set()
     counts: Counter[str] = Counter()
     last = 0.0
-    for event in events(folder):
+    for event in happened:
         assert event["t"] >= last
         last = event["t"]
         counts[event["event"]] += 1

@@ -28,7 +28,7 @@ from fedast.federation.audit import AuditTrail
 from fedast.federation.commits import Committer
 from fedast.federation.conduct import Conduct
 from fedast.federation.control import ControlCommands
-from fedast.federation.driver import Ask, Driver, Effect, LivePool, Send, Withdraw
+from fedast.federation.driver import Ask, Driver, LivePool, Send, Withdraw
 from fedast.federation.evaluation import FederatedEvaluation
 from fedast.federation.evaluator import Evaluator, Measured
 from fedast.federation.event_file import EventFile
@@ -268,6 +268,11 @@ class FederationServer:
         except Exception as error:  # whoever sent it: it was decoded and validated before
             raise ServerFault(f"applying {event}", error) from error
         self._append(entry)
+        for effect in effects:
+            # Before a commit, which forgets the models that nobody needs any more: a request is
+            # withdrawn by a name that depends on its model's. (After a crash it is sent again.)
+            if isinstance(effect, Withdraw):
+                await self._publisher.withdraw(effect.sent)
         if effects and entry.sequence is None:
             # An upload is read again after a crash, and leads to the same decisions. Other events
             # do not happen again by themselves: they must be durable before anybody is told.
@@ -279,7 +284,8 @@ class FederationServer:
             self._metrics.roll_backs.labels(rolled_back.task).inc()
             self.note(rolled_back)
         for effect in effects:
-            await self._carry_out(effect)
+            if not isinstance(effect, Withdraw):
+                await self._carry_out(effect)
         for client in self.state.driver.roll_backs.take_due():
             await self._conduct.strike(client, self.state.sequence, "its updates were not usable")
         self._metrics.update(self.state.pool)
@@ -300,14 +306,12 @@ class FederationServer:
         """Log what has been applied, with what the data plane answered."""
         self._wal.append(replace(entry, answers=self._recording.take()))
 
-    async def _carry_out(self, effect: Effect) -> None:
+    async def _carry_out(self, effect: Send | Ask) -> None:
         match effect:
             case Send():
                 await self._send(effect)
             case Ask():
                 await self._evaluator.ask(effect.task, effect.version)
-            case Withdraw():
-                await self._publisher.withdraw(effect.sent)
             case _:
                 assert_never(effect)
 
