@@ -29,8 +29,9 @@ revoked."""
 _PAUSE, _LONGEST_PAUSE = 0.5, 8.0
 """Seconds between attempts to connect again, the first time and at most. They differ at random:
 else thousands of clients that lost NATS at once would come back at once, again and again."""
-_TIMEOUT, _AT_ONCE = 20.0, 2.0
-"""Seconds for one attempt, which may take long if thousands try; and in which a refusal comes."""
+_TIMEOUT, _AT_ONCE, _CLOSE = 20.0, 2.0, 1.0
+"""Seconds for one attempt, which may take long if thousands try; in which a refusal comes; and for
+closing what has failed."""
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,8 @@ async def connect(
             )
             await connection.flush(5)
         except BaseException:  # cancelled: somebody takes connections and says nothing
-            with suppress(*TROUBLE, AttributeError):
-                await connection.close()
+            with suppress(*TROUBLE, AttributeError):  # closing may wait for the other side
+                await asyncio.wait_for(connection.close(), _CLOSE)
             raise
         connection.options.update(allow_reconnect=True, max_reconnect_attempts=-1)
         connection.pace(_PAUSE)
