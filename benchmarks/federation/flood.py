@@ -69,7 +69,7 @@ def main() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     text = CONFIG.format(here=HERE.as_posix(), clients=options.clients, requests=64, half="true")
-    text += "".join(TASK.format(name=name) for name in "abcd")
+    text += "".join(TASK.format(name=name, hidden=250) for name in "abcd")
     evil = options.clients
     initialise(layout, evil + 1, hosts=["localhost", "127.0.0.1"], port=port, config=text)
     url = f"tls://localhost:{port}"
