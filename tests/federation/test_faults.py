@@ -23,7 +23,7 @@ from fedast.federation.agent import Agent, Training
 from fedast.federation.memory import Hub, MemoryClient, MemoryServer, send_command
 from fedast.federation.transport import Delivery, Gone, Greeted
 from fedast.run.federate import Federation
-from tests.federation.support import audit, events, federate, request_in, two_tasks
+from tests.federation.support import audit, events, federate, hold, request_in, two_tasks
 
 TASKS = ("digits-mlp", "second")
 
@@ -228,17 +228,6 @@ def test_what_a_transport_knows_to_have_failed_is_lost(tmp_path: Path, blame: bo
         assert 3 <= len(failed) < 40
         assert set(rests) == {"1"}
     assert federation.server.state.membership.quarantined == ({1} if blame else set())
-
-
-def hold(agent: Agent, gate: threading.Event) -> None:
-    """Keep a client from training until the gate is open."""
-    train = agent._training.train
-
-    def later(*arguments: Any) -> Any:
-        assert gate.wait(60)
-        return train(*arguments)
-
-    agent._training.train = later  # type: ignore[method-assign, assignment]
 
 
 def test_a_client_that_is_gone_by_the_transports_word_loses_its_requests(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from fedast.tasks.task import Task
 from fedast.training.flat import FlatModel
 from tests.aggregation.test_running_statistics import Normalised, make_task
 from tests.federation.nats_support import free_port
-from tests.federation.support import audit, events, federate, two_tasks
+from tests.federation.support import audit, events, federate, hold, two_tasks
 
 
 @pytest.mark.parametrize(
@@ -58,10 +59,15 @@ def test_control_commands(tmp_path: Path) -> None:
             said.append(answer.answer)
             return answer.answer
 
-        while federation.run_metrics.updates < 5:
-            await asyncio.sleep(0)
+        gate = threading.Event()  # nothing ends before it is paused
+        for agent in agents:
+            hold(agent, gate)
+        while not any(hub.queues.values()):
+            await asyncio.sleep(0.01)
         await say("pause")
-        await asyncio.sleep(0.5)
+        gate.set()
+        while hub.uploads or any(hub.queues.values()):
+            await asyncio.sleep(0.01)
         updates = federation.run_metrics.updates
         await asyncio.sleep(0.5)
         assert federation.run_metrics.updates == updates
