@@ -60,7 +60,7 @@ def main() -> None:
     seed = options.seed
     if seed is None:
         seed = max((past["seed"] for past in before), default=0) + 1
-    work = options.work or Path(tempfile.mkdtemp(prefix="fedast-soak-"))
+    work = (options.work or Path(tempfile.mkdtemp(prefix="fedast-soak-"))).resolve()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # processes are ended with us
     for noisy in ("nats", "asyncio"):  # they warn about normal events of TLS
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
