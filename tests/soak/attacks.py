@@ -162,11 +162,14 @@ class ManyConnections:
 
     async def inflict(self, scene: Scene) -> None:
         async with scene.attacker() as evil, AsyncExitStack() as stack:
-            for _ in range(30):
+
+            async def one() -> None:
                 with suppress(*TROUBLE, TransportError):  # refused, which is as it should be
                     async with asyncio.timeout(10):
-                        again = Hostile.connected(scene.bed, evil.number, TASKS)
+                        again = Hostile.connected(scene.bed, evil.number, TASKS, patience=1.0)
                         await (await stack.enter_async_context(again)).greet()
+
+            await asyncio.gather(*(one() for _ in range(30)))
 
     async def recovered(self, scene: Scene) -> bool:
         return True
