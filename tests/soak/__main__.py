@@ -62,7 +62,7 @@ def main() -> None:
         seed = max((past["seed"] for past in before), default=0) + 1
     work = (options.work or Path(tempfile.mkdtemp(prefix="fedast-soak-"))).resolve()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # processes are ended with us
-    for noisy in ("nats", "asyncio"):  # they warn about normal events of TLS
+    for noisy in ("nats", "asyncio", "fedast.nats"):  # normal events of TLS, and what is refused
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     began, done, count, failed = time.monotonic(), 0, 0, 0
     while True:

@@ -144,7 +144,8 @@ class Flood:
                 for _ in range(50):
                     label, data, headers = self._message(n)
                     if label:
-                        await evil.chunk(label, data, headers)
+                        named = {"Fedast-Upload": label, **(headers or {})}
+                        await evil.publish(f"fedast.upload.{evil.number}.chunk", data, "", named)
                     else:
                         await evil.publish(hello_subject(evil.number), data)
                     n += 1
