@@ -61,7 +61,8 @@ class Hostile:
                     await self.greet()
                     delivery = await self.transport.next(0.5)
                     if delivery is not None:
-                        found.append(wire.decode(delivery.data, wire.Request))
+                        with suppress(wire.WireError):  # a notice of what the server thinks of it
+                            found.append(wire.decode(delivery.data, wire.Request))
                         await delivery.done()
         return found
 
