@@ -84,6 +84,8 @@ def main() -> None:
               *found.problems, sep="\n  ", flush=True)  # fmt: skip
         if not found.problems:
             shutil.rmtree(folder, ignore_errors=True)
+        else:
+            print(f"  its records are in {folder}", flush=True)
         failed += bool(found.problems)
         done, count, seed = done + 1, count + found.harms, seed + 1
     _report(results.read(options.results))
