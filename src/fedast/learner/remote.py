@@ -154,7 +154,7 @@ class RemoteLearner:
     def take_up(self, books: tuple[Books, Mapping[TaskName, Version], KeptBooks]) -> None:
         """Continue from what ``books`` gave, instead of a replay; ``restore`` has to follow."""
         requests, newest, kept = books
-        self._versions.take_up(kept)
+        self._versions.take_up(kept, self._present())
         self._requests.take_up(requests)
         for name, version in newest.items():
             self._models.stores[name].skip_to(version)
