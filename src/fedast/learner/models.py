@@ -7,6 +7,7 @@ from typing import final
 
 import torch
 
+from fedast.aggregation.averaging import RunningAverage
 from fedast.aggregation.calibration import NoRoom
 from fedast.aggregation.server import Server
 from fedast.core.protocol import TaskName, Version
@@ -51,6 +52,11 @@ class TaskModels:
             name: _build_server(device_task, server_lrs[name])
             for name, device_task in self.device_tasks.items()
         }
+        self._averages = {
+            name: RunningAverage(device_task.task.server.averaging.exponent, self.parameters(name))
+            for name, device_task in self.device_tasks.items()
+            if device_task.task.server.averaging.use == "always"
+        }
         self._saturated: dict[TaskName, torch.Tensor] = {}
         """Counts on the device; reading one would make the host wait."""
         self._test_batch = _TEST_BATCH[device.type]
@@ -59,6 +65,12 @@ class TaskModels:
         """The newest model of a task, as a flat vector."""
         store = self.stores[task]
         return store[store.newest]
+
+    def result(self, task: TaskName) -> torch.Tensor:
+        """What is evaluated and handed out: the average of the models if the task has one,
+        otherwise the newest model."""
+        average = self._averages.get(task)
+        return self.parameters(task) if average is None else average.value
 
     def buffers(self, task: TaskName) -> int:
         """How many of the vector's last entries are floating-point buffers."""
@@ -69,9 +81,9 @@ class TaskModels:
         return self.stores[task].newest
 
     def module(self, task: TaskName) -> torch.nn.Module:
-        """The newest model of a task as a module; not a copy, so evaluation overwrites it."""
+        """A task's result as a module; not a copy, so evaluation overwrites it."""
         model = self.device_tasks[task].model
-        model.write(self.parameters(task))
+        model.write(self.result(task))
         return model.module.eval()
 
     def saturated(self) -> dict[TaskName, int]:
@@ -92,13 +104,15 @@ class TaskModels:
         deltas = self._deltas(task, updates)
         store, server = self.stores[task], self._servers[task]
         parameters, buffers = store[store.newest].tensor_split([deltas.shape[1]])
-        staleness = store.newest - min(request.version for request in requests)
+        staleness = [store.newest - request.version for request in requests]
         clients = [request.client for request in requests]
         parameters = parameters - server.step(clients, deltas, weights, staleness)
         if len(buffers):
             buffers = server.mix(buffers, [update.buffers for update in updates], weights)
             parameters = torch.cat([parameters, buffers])
         store.publish(parameters)
+        if task in self._averages:
+            self._averages[task].follow(parameters, store.newest)
 
     def skip_step(self, task: TaskName) -> None:
         """Count a server step whose outcome ``restore`` will bring."""
@@ -127,6 +141,8 @@ class TaskModels:
                 tensors[f"{number}.version.{version}"] = store[version]
             for key, value in self._servers[name].state().items():
                 tensors[f"{number}.server.{key}"] = value
+            if name in self._averages:
+                tensors[f"{number}.average"] = self._averages[name].value
             if name in self._saturated:
                 tensors[f"{number}.saturated"] = self._saturated[name]
         return tensors
@@ -144,6 +160,10 @@ class TaskModels:
                     )
                 store.put(version, tensors[key].to(self._device))
                 used.add(key)
+            if name in self._averages:
+                key = f"{number}.average"
+                self._averages[name].value = tensors[key].to(self._device)
+                used.add(key)
             key = f"{number}.saturated"
             if key in tensors:
                 self._saturated[name] = tensors[key].to(self._device)
@@ -159,7 +179,7 @@ class TaskModels:
     def _measure(self, task: TaskName, dataset: Dataset) -> Evaluation:
         while True:
             try:
-                self._inferences[task].load(self.parameters(task))
+                self._inferences[task].load(self.result(task))
                 return measure(
                     self.device_tasks[task], self._inferences[task], dataset, self._test_batch
                 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TextIO, assert_never, final
 
 from fedast.core.protocol import (
@@ -33,8 +33,15 @@ from fedast.records.metrics import Model
 class EventLog:
     """An observer that writes every event as it happens."""
 
-    def __init__(self, file: TextIO, metrics: Mapping[TaskName, str]) -> None:
-        """``metrics`` names the metric of each task."""
+    def __init__(
+        self,
+        file: TextIO,
+        metrics: Mapping[TaskName, str],
+        averaged: Collection[TaskName] = (),
+    ) -> None:
+        """``metrics`` names the metric of each task; ``averaged`` are tasks of which an average
+        of the models is evaluated."""
+        self._averaged = frozenset(averaged)
         self._file = file
         self._metrics = metrics
 
@@ -98,7 +105,7 @@ class EventLog:
         self._write(now, "start", request=request, client=client)
 
     def evaluated(self, now: float, event: Evaluated) -> None:
-        model: Model = "raw"
+        model: Model = "average" if event.task in self._averaged else "raw"
         self._write(
             now,
             "evaluate",

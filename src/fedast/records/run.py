@@ -48,6 +48,8 @@ class TaskResult:
     saturated: int | None = None
     """Aggregated updates with a value that was clipped because it was too large for fp16; None if
     the task was not trained in fp16."""
+    time_held: float | None = None
+    """When the mean of the last five evaluations was first at the target."""
 
     def to_json(self) -> dict[str, Any]:
         table = asdict(self)
@@ -112,6 +114,7 @@ class RunResult:
                 # A task without a reason was to join later and never did.
                 finish_reason=str(task.finish_reason or FinishReason.INTERRUPTED),
                 saturated=(saturated or {}).get(name),
+                time_held=task.time_held,
             )
             curves[name] = tuple(task.curve)
             requests[name] = tuple(task.requests)

@@ -129,7 +129,13 @@ class Federation:
             variance_window=algorithm.variance_window,
         )
         recording = RecordingLearner(self._learner)
-        self.run_metrics = RunMetrics(specs)
+        averaged = [
+            task.name
+            for task in self._tasks
+            # (Clients are asked about the newest model.)
+            if task.server.averaging.use == "always" and config.federation.evaluate == "server"
+        ]
+        self.run_metrics = RunMetrics(specs, averaged)
         table = config.model_dump(mode="json", exclude={"algorithms"})
         write_atomically(folder / CONFIG, toml.dumps(table))
         # It replaces the old event log once the write-ahead log has been replayed.
@@ -138,7 +144,7 @@ class Federation:
         log = self._stack.enter_context(self._draft.open("w", encoding="utf-8"))
         schedule = Schedule()
         metrics = {task.name: task.metric.name for task in self._tasks}
-        events = BestEffortEventLog(EventLog(log, metrics))
+        events = BestEffortEventLog(EventLog(log, metrics, averaged))
         observers: list[Observer] = [self.run_metrics, schedule, events]
         observers.extend(make(algorithm, self.run_metrics) for make in watch)
         watched = Watched(algorithm, self.run_metrics, metrics, folder, self._stack)
@@ -216,8 +222,9 @@ class Federation:
         )
 
     def model(self, task: TaskName) -> torch.Tensor:
-        """The newest model, as a vector."""
-        return self._learner.parameters(task)
+        """A task's result, as a vector: the average of its models, if it has one, otherwise the
+        newest."""
+        return self._learner.result(task)
 
 
 def _lock(folder: Path) -> FileLock:

@@ -134,7 +134,8 @@ def run_world(
         )
         stack.callback(learner.close)
         plane: Learner = learner
-        run_metrics = RunMetrics(plan.goals)
+        averaged = [task.name for task in tasks if task.server.averaging.use == "always"]
+        run_metrics = RunMetrics(plan.goals, averaged)
         watching: list[Observer] = [run_metrics]
         replaying = checkpointing is not None and checkpointing.resume is not None
         log = events
@@ -144,7 +145,8 @@ def run_world(
                 draft = log.with_name(f"{log.name}.part")
                 stack.callback(draft.unlink, missing_ok=True)
             file = stack.enter_context(draft.open("w", encoding="utf-8"))
-            watching.append(EventLog(file, {task.name: task.metric.name for task in tasks}))
+            names = {task.name: task.metric.name for task in tasks}
+            watching.append(EventLog(file, names, averaged))
 
         def live() -> None:
             run_metrics.went_live()
