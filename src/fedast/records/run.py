@@ -49,12 +49,13 @@ class TaskResult:
     """Aggregated updates with a value that was clipped because it was too large for fp16; None if
     the task was not trained in fp16."""
     time_held: float | None = None
-    """When the mean of the last five evaluations was first at the target."""
+    """When the mean of the last five evaluations was first at the target; None: it never was."""
 
     def to_json(self) -> dict[str, Any]:
         table = asdict(self)
-        if self.saturated is None:
-            del table["saturated"]
+        for key in ("saturated", "time_held"):
+            if table[key] is None:
+                del table[key]
         return table
 
 
