@@ -15,16 +15,16 @@ proportion to kappa^2 / R. Hence the parts of the method:
 1. Only idle clients are asked. A request that waits in a busy client's queue adds to L and brings
    nothing. So R is the number of clients that may be active, not 1.28 times that.
 2. The server rate is set from the staleness s that is measured: rate = kappa / (s + 1/2), with
-   kappa = ``server_lr`` x ``reference``; at the paper's server_lr of 0.1 and R/b up to 37 this is
-   what the paper found to work, but whatever R and b are, and at any load. During the first
-   latency, when every update is of the first model, it rises from zero. One update moves the model
-   at most a tenth of the way that its client went (``largest``), so that few requests do not mean
-   much noise.
+   kappa = ``server_lr`` x ``reference``, 4 at the paper's server_lr of 0.1, which is the most that
+   counts. The paper's own setting, a rate of 0.1 and R/b = 32, is a kappa of 3.2; here it is the
+   same whatever R and b are, and at any load. During the first latencies, when updates are of the
+   first models, the rate rises from zero (``warmup``). One update moves the model at most a tenth
+   of the way that its client went (``largest``), so that few requests do not mean much noise.
 3. A task's own limit, 3.5 / a, is not known before, so a factor on the rate is controlled by how
-   the model moves (``aggregation/rate_control.py``): it rises slowly while the model moves
-   steadily and falls when the model begins to oscillate.
-4. An update of staleness s counts v = ((1 + s) / (1 + mean s))^-slope: the fewer very old ones
-   there are, the higher the stable kappa (3.9 for a slope of 1/2, 4.2 for 1).
+   the model moves (``aggregation/rate_control.py``): it falls when the model begins to oscillate
+   and rises again, up to 1, when it does not.
+4. An update of staleness s counts v = ((1 + s) / (1 + mean s))^-slope, at most 2: the less very
+   old ones count, the higher the stable kappa (3.9 for a slope of 1/2, 4.2 for 1).
 5. A running average of the models is what is evaluated and handed out
    (``aggregation/averaging.py``): it takes out the noise that a higher rate brings.
 6. Idle clients are more often fast ones, and v favours them too, but the objective is the plain
