@@ -36,8 +36,8 @@ def save_models(
     data: Mapping[TaskName, str],
     raw: Mapping[TaskName, torch.nn.Module] | None = None,
 ) -> None:
-    """Write every task's model and card; ``data`` says what each was trained on. ``raw``: the newest
-    models of tasks of which an average is the result; they go beside it."""
+    """Write every task's model and card; ``data`` says what each was trained on. ``raw``: the
+    newest models of tasks of which an average is the result; they go beside it."""
     from safetensors.torch import save_model
 
     places = {task: model_file(folder, task) for task in modules}
