@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
+from fedast.federation import wire
 from fedast.federation.agent import Agent
 from fedast.federation.memory import Hub, MemoryClient, MemoryServer
 from fedast.run.federate import Federation
@@ -116,6 +118,26 @@ def audited(happened: Iterable[Mapping[str, Any]]) -> Counter[str]:
 def agent(hub: Hub, config: RunConfig, client: int) -> Agent:
     training = LocalTraining(config, client)
     return Agent(client, MemoryClient(hub, client), training, software="test", hello_every=0.2)
+
+
+def hold(agent: Agent, gate: threading.Event) -> None:
+    """Keep a client from training until the gate is open."""
+    train = agent._training.train
+
+    def later(*arguments: Any) -> Any:
+        assert gate.wait(60)
+        return train(*arguments)
+
+    agent._training.train = later  # type: ignore[method-assign, assignment]
+
+
+def request_in(data: bytes) -> wire.Request | None:
+    """The request in a client's queue; None if it is a notice."""
+    try:
+        return wire.decode(data, wire.Request)
+    except wire.WireError:
+        wire.decode(data, wire.Notice)
+        return None
 
 
 async def federate(

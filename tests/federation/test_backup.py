@@ -95,7 +95,7 @@ def test_keys_keep_their_permissions_and_nats_its_store(tmp_path: Path, layout: 
         copy = restored.root / key.relative_to(layout.root)
         assert copy.read_bytes() == key.read_bytes()
         assert copy.stat().st_mode & 0o777 == 0o600
-    for name in ("federation.toml", "my_data.py", "nats/users.conf", "nats/nats.conf"):
+    for name in ("federation.toml", "my_data.py", "nats/accounts.conf", "nats/nats.conf"):
         assert (restored.root / name).read_text() == (layout.root / name).read_text()
     assert not (restored.nats / "data").exists()
     with register_of(restored) as register:
@@ -125,9 +125,9 @@ def test_nothing_is_overwritten_and_damage_is_noticed(tmp_path: Path, layout: La
     changed = tmp_path / "changed.tar.gz"
     with tarfile.open(file) as old, tarfile.open(changed, "w:gz") as new:
         for member in old:
-            if member.name != "nats/users.conf":
+            if member.name != "nats/accounts.conf":
                 new.addfile(member, old.extractfile(member))
-    with pytest.raises(UnusableFolder, match=r"damaged \(nats/users.conf"):
+    with pytest.raises(UnusableFolder, match=r"damaged \(nats/accounts.conf"):
         restore(changed, tmp_path / "x")
     evil = tmp_path / "evil.tar.gz"
     with tarfile.open(evil, "w:gz") as new:

@@ -24,7 +24,7 @@ from fedast.federation.transport import Greeted, Uploaded
 from fedast.federation.untrusted import OneLine, described, printable
 from fedast.run.federate import Federation
 from tests.federation.nats_support import NatsBed
-from tests.federation.support import audit, federate, two_tasks
+from tests.federation.support import audit, federate, request_in, two_tasks
 
 TASKS = ("digits-mlp", "second")
 HOSTILE = "x\n2026 CRITICAL forged\r\x1b[2J\x1b]0;owned\x07\u202e\u2028\x00\x9b31m" + "A" * 60_000
@@ -151,7 +151,10 @@ def test_hostile_text_reaches_no_log_status_or_record_as_it_is(
             delivery = await evil.next(0.05)
             if delivery is not None:
                 turn += 1
-                request = wire.decode(delivery.data, wire.Request)
+                request = request_in(delivery.data)
+                if request is None:
+                    await delivery.done()
+                    continue
                 update = wire.Update(
                     request.id, request.token, request.task, 0.0, 0.0, 1, None, failed=text
                 )
@@ -265,7 +268,10 @@ def test_excuses_are_throttled_and_lies_punished(tmp_path: Path) -> None:
             await evil.hello(wire.encode(wire.Hello(2, "liar", TASKS)))
             delivery = await evil.next(0.02)
             if delivery is not None:
-                request = wire.decode(delivery.data, wire.Request)
+                request = request_in(delivery.data)
+                if request is None:
+                    await delivery.done()
+                    continue
                 why = wire.MODEL_GONE
                 update = wire.Update(
                     request.id, request.token, request.task, 0.0, 0.0, 0, None, failed=why

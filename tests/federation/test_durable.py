@@ -16,7 +16,7 @@ import pytest
 from fedast.federation.nats.connection import connect
 from fedast.federation.nats.names import MODELS, REQUESTS, SERVER_INBOX, UPDATES
 from fedast.federation.nats.setup import SERVER
-from fedast.federation.transport import Fenced, StorageLost, Uploaded
+from fedast.federation.transport import Fenced, StorageLost, TransportError, Uploaded
 from tests.federation.field import FEDAST, Field
 from tests.federation.nats_support import NatsBed
 
@@ -222,3 +222,19 @@ def test_a_disk_of_nats_that_was_full_is_used_again(
         time.sleep(5)
         stuffing.unlink()
         finish(field)
+
+
+@pytest.mark.parametrize("room", ["50MB", "150MB", "220MB"])
+def test_a_disk_of_nats_that_is_too_small_is_named(tmp_path: Path, room: str) -> None:
+    """Whichever of the streams has no room."""
+
+    async def go() -> None:
+        bed = NatsBed(tmp_path, clients=1)
+        config = bed.layout.nats / "nats.conf"
+        limit = f'store_dir: "data"\n  max_file_store: {room}'
+        config.write_text(config.read_text().replace('store_dir: "data"', limit))
+        async with bed, asyncio.timeout(60):
+            with pytest.raises(TransportError, match="NATS's disk"):
+                await bed.server()
+
+    asyncio.run(go())

@@ -21,9 +21,11 @@ import pytest
 from fedast.federation import wire
 from fedast.federation.agent import Agent, Training
 from fedast.federation.memory import Hub, MemoryClient, MemoryServer, send_command
-from fedast.federation.transport import Delivery, Gone
+from fedast.federation.transport import Delivery, Gone, Greeted
 from fedast.run.federate import Federation
-from tests.federation.support import audit, events, federate, two_tasks
+from tests.federation.support import audit, events, federate, hold, request_in, two_tasks
+
+TASKS = ("digits-mlp", "second")
 
 
 @pytest.mark.parametrize("kind", ["nan", "shape", "garbage", "huge number"])
@@ -53,7 +55,10 @@ def test_bad_updates_are_refused_and_their_sender_is_quarantined(tmp_path: Path,
             await evil.hello(wire.encode(wire.Hello(3, "evil", ("digits-mlp", "second"))))
             delivery = await evil.next(0.2)
             if delivery is not None:
-                request = wire.decode(delivery.data, wire.Request)
+                request = request_in(delivery.data)
+                if request is None:
+                    await delivery.done()
+                    continue
                 await evil.upload(f"{request.id}-{request.token}", spoilt(request))
                 await delivery.done()
 
@@ -230,10 +235,16 @@ def test_a_client_that_is_gone_by_the_transports_word_loses_its_requests(tmp_pat
     hub = Hub()
 
     async def leave(federation: Federation, agents: list[Agent]) -> None:
-        while len(hub.queues.get(2, ())) < 3 or federation.run_metrics.updates < 5:
-            await asyncio.sleep(0)
+        gate = threading.Event()  # nobody trains, so that nothing ends, until it has happened
+        for agent in agents:
+            hold(agent, gate)
+        while not hub.queues.get(2):
+            await asyncio.sleep(0.01)
         hub.told.put_nowait(Gone(2))
+        hub.told.put_nowait(Greeted(2, wire.encode(wire.Hello(2, "again", TASKS))))
         hub.stir()
+        await send_command(hub, wire.encode(wire.Control("status")))  # that was handled before
+        gate.set()
 
     asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=leave))
     assert audit(tmp_path / "run")["finish"] == 2
@@ -282,8 +293,6 @@ def test_what_a_quarantined_client_sends_takes_no_room(tmp_path: Path) -> None:
     hub = Hub()
 
     async def flood(federation: Federation, agents: list[Agent]) -> None:
-        while federation.run_metrics.updates < 5:
-            await asyncio.sleep(0.01)
         await send_command(hub, wire.encode(wire.Control("pause")))
         while hub.uploads or any(hub.queues.values()):
             await asyncio.sleep(0.01)

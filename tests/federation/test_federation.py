@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import urllib.request
 from pathlib import Path
 
 import pytest
 import torch
 
+import fedast
 from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.federation import wire
@@ -20,7 +22,7 @@ from fedast.tasks.task import Task
 from fedast.training.flat import FlatModel
 from tests.aggregation.test_running_statistics import Normalised, make_task
 from tests.federation.nats_support import free_port
-from tests.federation.support import audit, events, federate, two_tasks
+from tests.federation.support import audit, events, federate, hold, two_tasks
 
 
 @pytest.mark.parametrize(
@@ -58,10 +60,15 @@ def test_control_commands(tmp_path: Path) -> None:
             said.append(answer.answer)
             return answer.answer
 
-        while federation.run_metrics.updates < 5:
+        gate = threading.Event()  # nothing ends before it is paused
+        for agent in agents:
+            hold(agent, gate)
+        while not any(hub.queues.values()):
             await asyncio.sleep(0.01)
         await say("pause")
-        await asyncio.sleep(0.5)
+        gate.set()
+        while hub.uploads or any(hub.queues.values()):
+            await asyncio.sleep(0.01)
         updates = federation.run_metrics.updates
         await asyncio.sleep(0.5)
         assert federation.run_metrics.updates == updates
@@ -69,15 +76,15 @@ def test_control_commands(tmp_path: Path) -> None:
         assert status["paused"] is True
         assert status["clients"] == [0, 1, 2, 3]
         assert status["requests"] == {}
-        await say("resume")
-        await say("stop", "second")
+        await say("stop", "second")  # before it can end by itself
         await say("stop", "nothing")
         await say("dance")
+        await say("resume")
 
     asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=command))
-    assert said[-3] == "task second is stopped"
+    assert said[-4] == "task second is stopped"
+    assert said[-3].startswith("refused")
     assert said[-2].startswith("refused")
-    assert said[-1].startswith("refused")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["tasks"]["second"]["finish_reason"] == "removed"
     assert result["tasks"]["digits-mlp"]["finish_reason"] == "target"
@@ -149,3 +156,12 @@ def test_running_statistics_of_a_federation_stay_in_range(tmp_path: Path, half: 
     assert torch.equal(module.table, start.table), "half precision would have rounded it"
     tasks = json.loads((tmp_path / "run" / "result.json").read_text())["tasks"]
     assert tasks["t"]["finish_reason"] == "rounds"
+
+
+def test_it_leaves_its_models(tmp_path: Path) -> None:
+    config = two_tasks(tmp_path)
+    federation = asyncio.run(federate(config, tmp_path / "run", Hub()))
+    for task in ("digits-mlp", "second"):
+        kept = fedast.load(tmp_path / "run").model(task)
+        vector = torch.nn.utils.parameters_to_vector(kept.parameters())
+        assert torch.equal(vector, federation.model(task)[: len(vector)])

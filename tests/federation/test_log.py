@@ -51,6 +51,10 @@ LINES = {
     '{"e":"rollback","task":"a","version":5,"back_to":3,"why":"w","suspects":[[1,2]],"t":0.0}': (
         le.ModelRolledBack("a", 5, 3, "w", ((1, 2),))
     ),
+    '{"e":"limit","requests_per_client":4,"t":0.0}': le.LimitSet(4),
+    '{"e":"rest","c":1,"why":"w","t":0.0}': le.ClientRested(1, "w"),
+    '{"e":"ready","c":1,"t":0.0}': le.ClientReady(1),
+    '{"e":"pardon","c":1,"t":0.0}': le.ClientPardoned(1),
 }
 
 

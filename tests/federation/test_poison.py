@@ -26,7 +26,7 @@ from fedast.federation.transport import ClientTransport
 from fedast.run.federate import Federation
 from fedast.run.local_training import LocalTraining
 from tests.federation.nats_support import NatsBed
-from tests.federation.support import audit, events, two_tasks
+from tests.federation.support import audit, events, request_in, two_tasks
 
 EVIL = 3
 TASKS = ("digits-mlp", "second")
@@ -49,7 +49,10 @@ async def evil(transport: ClientTransport, forge: Forge, over: Callable[[], bool
         delivery = await transport.next(0.2)
         if delivery is None:
             continue
-        request = wire.decode(delivery.data, wire.Request)
+        request = request_in(delivery.data)
+        if request is None:
+            await delivery.done()
+            continue
         kind = "e" if request.kind == "evaluate" else ""
         await transport.upload(f"{kind}{request.id}-{request.token}", wire.encode(forge(request)))
         await delivery.done()

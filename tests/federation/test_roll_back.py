@@ -23,7 +23,7 @@ from fedast.federation.lengths import lengths
 from fedast.federation.memory import Hub, MemoryClient, MemoryServer
 from fedast.federation.norms import NormBounds, Norms
 from fedast.run.federate import Federation
-from tests.federation.support import agent, audit, two_tasks
+from tests.federation.support import agent, audit, request_in, two_tasks
 
 EVIL = 3
 TASKS = ("digits-mlp", "second")
@@ -46,7 +46,10 @@ async def attack(hub: Hub, left: dict[str, int], over: asyncio.Event) -> None:
         delivery = await transport.next(0.05)
         if delivery is None:
             continue
-        request = wire.decode(delivery.data, wire.Request)
+        request = request_in(delivery.data)
+        if request is None:
+            await delivery.done()
+            continue
         value = 0.0
         if request.version > 0 and left[request.task] > 0:
             left[request.task] -= 1

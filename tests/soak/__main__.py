@@ -60,9 +60,9 @@ def main() -> None:
     seed = options.seed
     if seed is None:
         seed = max((past["seed"] for past in before), default=0) + 1
-    work = options.work or Path(tempfile.mkdtemp(prefix="fedast-soak-"))
+    work = (options.work or Path(tempfile.mkdtemp(prefix="fedast-soak-"))).resolve()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # processes are ended with us
-    for noisy in ("nats", "asyncio"):  # they warn about normal events of TLS
+    for noisy in ("nats", "asyncio", "fedast.nats"):  # normal events of TLS, and what is refused
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     began, done, count, failed = time.monotonic(), 0, 0, 0
     while True:
@@ -84,6 +84,8 @@ def main() -> None:
               *found.problems, sep="\n  ", flush=True)  # fmt: skip
         if not found.problems:
             shutil.rmtree(folder, ignore_errors=True)
+        else:
+            print(f"  its records are in {folder}", flush=True)
         failed += bool(found.problems)
         done, count, seed = done + 1, count + found.harms, seed + 1
     _report(results.read(options.results))

@@ -144,7 +144,8 @@ class Flood:
                 for _ in range(50):
                     label, data, headers = self._message(n)
                     if label:
-                        await evil.chunk(label, data, headers)
+                        named = {"Fedast-Upload": label, **(headers or {})}
+                        await evil.publish(f"fedast.upload.{evil.number}.chunk", data, "", named)
                     else:
                         await evil.publish(hello_subject(evil.number), data)
                     n += 1
@@ -162,11 +163,14 @@ class ManyConnections:
 
     async def inflict(self, scene: Scene) -> None:
         async with scene.attacker() as evil, AsyncExitStack() as stack:
-            for _ in range(30):
+
+            async def one() -> None:
                 with suppress(*TROUBLE, TransportError):  # refused, which is as it should be
                     async with asyncio.timeout(10):
-                        again = Hostile.connected(scene.bed, evil.number, TASKS)
+                        again = Hostile.connected(scene.bed, evil.number, TASKS, patience=1.0)
                         await (await stack.enter_async_context(again)).greet()
+
+            await asyncio.gather(*(one() for _ in range(30)))
 
     async def recovered(self, scene: Scene) -> bool:
         return True

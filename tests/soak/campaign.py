@@ -8,14 +8,17 @@ every task must have had all of its rounds.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import random
 import re
 import time
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -217,9 +220,12 @@ def _so_far(scene: Scene) -> list[str]:
 def _punished(scene: Scene) -> list[str]:
     """Strikes and quarantines of honest clients, in the server's write-ahead log so far. (Those of
     before are remembered: the log is compacted.)"""
-    for path in (scene.field.run / "diary").glob("*"):
-        with suppress(OSError):
-            text = path.read_text(errors="replace") if path.is_file() else ""
+    for path in (scene.field.run / "diary").glob("diary*"):
+        with suppress(OSError, EOFError, zlib.error):  # compressed or removed at this moment
+            data = path.read_bytes()
+            text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode(
+                "utf-8", "replace"
+            )
             for what, client in _PUNISHMENT.findall(text):
                 if int(client) in scene.honest:
                     scene.punished.add((what, int(client)))
@@ -269,7 +275,7 @@ def _books(scene: Scene, result: Run, whole: bool) -> list[str]:
     except AssertionError as error:
         problems.append(f"books: {error!r}")
     result.counts = dict(_counted(events))
-    for wave, following in zip(result.waves, [*result.waves[1:], None], strict=True):
+    for wave, following in zip_longest(result.waves, result.waves[1:]):
         until = following.began if following else float("inf")
         counts = _counted(e for e in events if wave.began <= e["t"] < until)
         for name in wave.harms:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -60,25 +60,37 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
 
 def summary(runs: Sequence[dict[str, Any]]) -> str:
     """What to say below the table: seeds, time, memory, and what failed with which seed."""
+    if not runs:
+        return "no runs yet"
     seconds = sum(run["seconds"] for run in runs)
-    seeds = sorted(run["seed"] for run in runs)
     count = harms(runs)
     failed = [run for run in runs if run["problems"]]
     lines = [
-        f"{len(runs)} runs (seeds {seeds[0]} to {seeds[-1]}), {count:,} faults and attacks in "
-        f"{seconds / 60:.0f} minutes ({count / max(seconds, 1) * 60:.0f} a minute); "
-        f"{len(runs) - len(failed)} runs without a problem."
-        if runs
-        else "no runs yet"
+        f"{len(runs)} runs (seeds {_ranges(run['seed'] for run in runs)}), {count:,} faults and "
+        f"attacks in {seconds / 60:.0f} minutes of runs; {len(runs) - len(failed)} runs without a "
+        f"problem, {len(failed)} failed."
     ]
     for name in ("server", "nats-server"):
-        most = max((run["peaks"].get(name, 0) for run in runs), default=0)
+        most = max(run["peaks"].get(name, 0) for run in runs)
         lines.append(f"The most memory that {name} was seen to use: {most} MB.")
+    not_done: Counter[str] = Counter()
+    for run in runs:
+        not_done.update(run["not_done"])
+    if not_done:
+        names = ", ".join(f"{name} ({times})" for name, times in sorted(not_done.items()))
+        lines.append(f"Not counted, since they could not connect while it lasted: {names}.")
     missing = sorted({text for run in runs for text in run["unavailable"]})
-    lines += [f"Not done: {text}" for text in missing]
-    lines += [
-        f"FAILED, seed {run['seed']}: {text}  (records: {run['folder']})"
-        for run in failed
-        for text in run["problems"]
-    ]
-    return "\n".join(lines)
+    lines += [f"Not done in some runs: {text}." for text in missing]
+    lines += [f"FAILED, seed {run['seed']}: {text}" for run in failed for text in run["problems"]]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _ranges(seeds: Iterable[int]) -> str:
+    """``1, 2, 3, 7`` as ``1-3, 7``."""
+    parts: list[list[int]] = []
+    for seed in sorted(seeds):
+        if parts and seed - parts[-1][-1] <= 1:
+            parts[-1].append(seed)
+        else:
+            parts.append([seed])
+    return ", ".join(f"{p[0]}-{p[-1]}" if p[0] < p[-1] else str(p[0]) for p in parts)

@@ -69,9 +69,9 @@ max_rounds = {rounds}
 local_steps = 5
 client_lr = 0.002
 evaluate_every = 10
-options = {{ points = 200 }}
+options = {{ samples = 200 }}
 """
-_RUN_DISK, _NATS_DISK = 96, 512
+_RUN_DISK, _NATS_DISK = 96, 1536
 """Megabytes, where small disks can be mounted."""
 
 

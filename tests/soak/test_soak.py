@@ -45,7 +45,9 @@ def test_results_of_several_calls_add_up(tmp_path: Path) -> None:
         "| b | 2 | 8 | 0 | 0 | 0 | 0 |",
         "| **all** | 6 | 20 | 16 | 0 | 0 | 2 |",
     ]
-    assert "FAILED, seed 2: it broke" in results.summary(runs)
+    summary = results.summary(runs)
+    assert "2 runs (seeds 1-2), 6 faults" in summary
+    assert "FAILED, seed 2: it broke" in summary
 
 
 @pytest.mark.parametrize("name", fuzz_targets.TARGETS)

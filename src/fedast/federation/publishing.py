@@ -25,6 +25,7 @@ from fedast.federation.state import ServerLearner, ServerState
 from fedast.federation.transport import ServerTransport
 
 _TOKENS_KEPT = 100_000
+_MISSED_EVERY = 5.0
 
 
 @final
@@ -53,6 +54,8 @@ class Publisher:
         """The key of the tokens."""
         self.epoch = ""
         """Of the transport; it begins with an x, which no token has."""
+        self._missed: dict[str, float] = {}
+        """When models were last published again because a client missed them."""
         self._sent: OrderedDict[RequestId, tuple[ClientId, str]] = OrderedDict()
         """Requests that were sent lately, with their clients and tokens: an answer that comes when
         its request has ended can be told from one that was made up."""
@@ -83,16 +86,30 @@ class Publisher:
     async def publish_again(self) -> list[tuple[TaskName, Version]]:
         """Publish every model that clients may fetch, as the transport may have lost it. Those of
         which there is no copy."""
-        missing = []
-        for (task, version), name in list(self._state.models.items()):
-            data = await asyncio.to_thread(self._store.get, name)
-            if data is None and version == self._learner.version(task):
-                _, data = self._newest(task, version)
-            if data is not None and wire.is_model(name, data):
-                await self._transport.publish(name, data)
-            else:
-                missing.append((task, version))
-        return missing
+        return [key for key in list(self._state.models) if not await self._publish_copy(*key)]
+
+    async def missed(self, task: TaskName, version: Version, now: float) -> None:
+        """A client could not fetch this model: perhaps the transport has lost it. It is published
+        again, but not over and over, whoever says so."""
+        name = self._state.models.get((task, version))
+        if name is None or now - self._missed.get(name, -_MISSED_EVERY) < _MISSED_EVERY:
+            return
+        self._missed = {
+            known: then for known, then in self._missed.items() if now - then < _MISSED_EVERY
+        }
+        self._missed[name] = now
+        await self._publish_copy(task, version)
+
+    async def _publish_copy(self, task: TaskName, version: Version) -> bool:
+        """Publish a model once more; False if there is no copy of it."""
+        name = self._state.models[task, version]
+        data = await asyncio.to_thread(self._store.get, name)
+        if data is None and version == self._learner.version(task):
+            _, data = self._newest(task, version)
+        if data is None or not wire.is_model(name, data):
+            return False
+        await self._transport.publish(name, data)
+        return True
 
     async def send(self, send: Send) -> None:
         """Send a training request to its client."""

@@ -287,7 +287,7 @@ class FederationServer:
             if not isinstance(effect, Withdraw):
                 await self._carry_out(effect)
         for client in self.state.driver.roll_backs.take_due():
-            await self._conduct.strike(client, self.state.sequence, "its updates were not usable")
+            await self._conduct.strike(client, self.state.sequence, self._uploads.doubted(client))
         self._metrics.update(self.state.pool)
 
     def note(self, event: LogEvent) -> None:

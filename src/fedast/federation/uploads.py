@@ -15,7 +15,7 @@ from typing import final
 
 import torch
 
-from fedast.core.protocol import RequestId, TaskName, Version
+from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.federation import wire
 from fedast.federation.conduct import Conduct
 from fedast.federation.driver import Send
@@ -61,6 +61,8 @@ class Uploads:
         self._conduct = conduct
         self._recorder = recorder
         self._metrics = metrics
+        self._doubted: dict[ClientId, str] = {}
+        """Why the last update of a client was refused that may have been the model's fault."""
         self._sent_again: RequestId = -1
         """The last request that was sent again because its client answered an earlier decision."""
         self._trained: OrderedDict[tuple[TaskName, Version], RequestId] = OrderedDict()
@@ -173,6 +175,7 @@ class Uploads:
                 # ... unless another client could fetch it after this one was asked to.
                 lies = self._trained.get((send.task, send.version), -1) > request
                 await self._conduct.excused(send, why, blame=lies)
+                await self._publisher.missed(send.task, send.version, self._recorder.now)
             await self._give_up(request, sequence)
             if not gone:
                 await self._conduct.failed(client, why)
@@ -237,6 +240,11 @@ class Uploads:
         while len(self._trained) > _MODELS_KNOWN:
             self._trained.popitem(last=False)
 
+    def doubted(self, client: ClientId) -> str:
+        """What a client did wrong, now that the model is known to be good. (After a restart only
+        the log of before says it.)"""
+        return self._doubted.pop(client, "its update could not be used")
+
     async def _invalid(
         self,
         upload: Uploaded,
@@ -251,6 +259,7 @@ class Uploads:
         log.warning("client %d, request %s: %s", client, request, why)
         self._metrics.invalid.inc()
         if failed is not None:
+            self._doubted[client] = why
             await self._recorder.record(failed)
             if self._state.driver.roll_backs.on or not failed.doubted:
                 return

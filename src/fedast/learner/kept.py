@@ -57,11 +57,11 @@ class KeptVersions:
         versions = {task: tuple(kept) for task, kept in self._kept.items()}
         return versions, dict(self._good), set(self.void)
 
-    def take_up(self, books: KeptBooks) -> None:
-        """Continue from what ``books`` gave, instead of a replay; ``restore`` has to follow."""
+    def take_up(self, books: KeptBooks, present: Mapping[TaskName, Snapshot]) -> None:
+        """Continue from what ``books`` gave, instead of a replay; ``restore`` has to follow, until
+        when ``present`` stands in for every version."""
         versions, good, void = books
-        nothing = Snapshot(torch.empty(0), {})
-        self._kept = {task: dict.fromkeys(kept, nothing) for task, kept in versions.items()}
+        self._kept = {task: dict.fromkeys(kept, present[task]) for task, kept in versions.items()}
         self._good, self.void = dict(good), set(void)
 
     def state(self, present: Mapping[TaskName, Snapshot]) -> dict[str, torch.Tensor]:

@@ -137,9 +137,21 @@ class RemoteLearner:
         """The newest model of a task, as a flat vector."""
         return self._models.parameters(task)
 
+    def result(self, task: TaskName) -> torch.Tensor:
+        """What is evaluated here and handed out: the average of the models, if the task has one."""
+        return self._models.result(task)
+
     def buffers(self, task: TaskName) -> int:
         """How many of the vector's last entries are floating-point buffers."""
         return self._models.buffers(task)
+
+    def raw_module(self, task: TaskName) -> torch.nn.Module | None:
+        """A copy of the newest model as a module, if an average of the models is the result."""
+        return self._models.raw_module(task)
+
+    def module(self, task: TaskName) -> torch.nn.Module:
+        """The newest model of a task as a module (the learner's own, not a copy)."""
+        return self._models.module(task)
 
     def version(self, task: TaskName) -> Version:
         """The newest model's version: the number of server steps so far."""
@@ -154,7 +166,7 @@ class RemoteLearner:
     def take_up(self, books: tuple[Books, Mapping[TaskName, Version], KeptBooks]) -> None:
         """Continue from what ``books`` gave, instead of a replay; ``restore`` has to follow."""
         requests, newest, kept = books
-        self._versions.take_up(kept)
+        self._versions.take_up(kept, self._present())
         self._requests.take_up(requests)
         for name, version in newest.items():
             self._models.stores[name].skip_to(version)

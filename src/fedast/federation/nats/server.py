@@ -69,6 +69,10 @@ _NO_ROOM = 10047  # ... for "insufficient storage resources available"
 _LEAST_ROOM = 64 * 2**20
 """Bytes for unacknowledged uploads. A client has one at a time; while the server is away they may
 pile up to two for each client, then clients wait. So nobody can fill the disk."""
+_SMALL_DISK = (
+    "NATS's disk is full, or too small: every stream reserves 64 MB or more. Make room there and "
+    "start nats-server again (it takes three quarters of what is free when it starts)"
+)
 _LEAST_WAITING = 64
 """Messages of one client that may wait to be read and committed. NATS refuses further ones, so that
 a client who floods has to go at the pace of our commits; there is room for as many beside what the
@@ -85,6 +89,10 @@ _AT_ONCE = 16
 """Consumers to create at a time."""
 T = TypeVar("T")
 _NOTICE = "notice"
+
+
+def _without_room(error: APIError) -> bool:
+    return error.err_code == _NO_ROOM or "storage" in (error.description or "")
 
 
 @final
@@ -155,6 +163,8 @@ class NatsServer:
 
     def _not_ready(self, error: Exception) -> None:
         if isinstance(error, APIError) and not isinstance(error, ServiceUnavailableError):
+            if _without_room(error):
+                raise TransportError(_SMALL_DISK) from error
             if error.err_code not in _TOO_FEW_NODES:
                 raise TransportError(
                     f"JetStream cannot be set up with federation.replicas = {self._replicas}: "
@@ -203,13 +213,8 @@ class NatsServer:
                 await self._stream(max_bytes=room, **options)
                 return room
             except APIError as error:
-                full = error.err_code == _NO_ROOM or "storage" in (error.description or "")
-                if not full:
+                if room == _LEAST_ROOM or not _without_room(error):
                     raise
-                if room == _LEAST_ROOM:
-                    raise TransportError(
-                        f"NATS's disk is full: there is no room for {what}"
-                    ) from error
             log.warning("NATS cannot reserve %d MB for %s; trying half of it", room >> 20, what)
             room = max(_LEAST_ROOM, room // 2)
 
