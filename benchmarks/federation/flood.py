@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import os
 import shutil
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from fedast.federation.nats.connection import Credentials, connect
 from fedast.federation.nats.names import UPLOAD_HEADER, hello_subject, inbox, upload_subject
 from fedast.federation.nats.setup import SERVER, Layout, client_name, initialise
 from fedast.federation.write_ahead_log import ENTRIES, FOLDER
-from run import CONFIG, HERE, TASK, status
+from run import CONFIG, HERE, TASK, status, used
 
 KINDS = ("tiny", "closed", "chunks", "large", "evaluations", "hello")
 
@@ -69,7 +70,7 @@ def main() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     text = CONFIG.format(here=HERE.as_posix(), clients=options.clients, requests=64, half="true")
-    text += "".join(TASK.format(name=name) for name in "abcd")
+    text += "".join(TASK.format(name=name, hidden=250) for name in "abcd")
     evil = options.clients
     initialise(layout, evil + 1, hosts=["localhost", "127.0.0.1"], port=port, config=text)
     url = f"tls://localhost:{port}"
@@ -85,13 +86,19 @@ def main() -> None:
 
     def rate(what: str) -> None:
         began, before = time.monotonic(), updates()
+        cpu = {name: used(process.pid)[0] for name, process in processes.items()}
         time.sleep(options.seconds)
         wall, after = time.monotonic() - began, updates()
+        shares = ", ".join(
+            f"{name} {100 * (used(process.pid)[0] - cpu[name]) / wall:.0f} %"
+            for name, process in processes.items()
+        )
         log = layout.run / FOLDER / ENTRIES
         entries = log.read_bytes().count(b"\n")
         text = (folder / "server.log").stat().st_size
         print(f"{what}: {(after - before) / wall:.1f} honest updates/s over {wall:.0f} s; "
-              f"{entries} entries in the write-ahead log, {text / 1e6:.2f} MB of text log",
+              f"{entries} entries in the write-ahead log, {text / 1e6:.2f} MB of text log; "
+              f"of a core: {shares}; load {os.getloadavg()[0]:.0f}",
               flush=True)  # fmt: skip
 
     try:

@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -102,9 +103,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--half", action="store_true")
     parser.add_argument("--hidden", type=int, default=250, help="size of the models' hidden layer")
+    parser.add_argument("--sync", default="always", help="sync_interval of NATS; was 2m")
     parser.add_argument("--one-account", action="store_true",
                         help="NATS as earlier versions set it up, to compare with")  # fmt: skip
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all processes end
     folder = Path(tempfile.mkdtemp(prefix="fedast-bench-"))
     layout = Layout(folder / "f")
     with socket.socket() as probe:
@@ -116,6 +119,9 @@ def main() -> None:
     ) + "".join(TASK.format(name=name, hidden=options.hidden) for name in "abcd")  # fmt: skip
     began = time.monotonic()
     initialise(layout, options.clients, hosts=["localhost", "127.0.0.1"], port=port, config=text)
+    text = layout.nats_config.read_text()
+    text = text.replace("sync_interval: always", f'sync_interval: "{options.sync}"')
+    layout.nats_config.write_text(text)
     if options.one_account:
         put_in_one_account(layout)
     print(f"set-up: keys and configuration {time.monotonic() - began:.1f} s", flush=True)
@@ -147,8 +153,7 @@ def main() -> None:
         for process in reversed(processes.values()):
             process.kill()
             process.wait()
-        if not os.environ.get("KEEP"):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def measure(
@@ -170,8 +175,10 @@ def measure(
             print(f"{found['client_count']} clients here", flush=True)
             if sum(task["updates"] for task in found["tasks"].values()) > 200:
                 print(f"set-up: queues, all clients, first updates "
-                      f"{time.monotonic() - started:.1f} s, nats-server "
-                      f"{used(processes['nats'].pid)[1]:.0f} MiB", flush=True)  # fmt: skip
+                      f"{time.monotonic() - started:.1f} s; CPU seconds and MiB: " + ", ".join(
+                      f"{name} {cpu:.0f} and {memory:.0f}" for name, (cpu, memory) in
+                      ((name, used(process.pid)) for name, process in processes.items())),
+                      flush=True)  # fmt: skip
                 break
         except Exception as error:  # not there yet
             if time.monotonic() > end:
@@ -197,9 +204,10 @@ def measure(
           f"slowest span {min(spans):.1f}")  # fmt: skip
     for name, process in processes.items():
         cpu, memory_now = used(process.pid)
-        share = (cpu - before[name][0]) / wall
-        print(f"{name}: {100 * share:.0f} % of a core, {before[name][1]:.0f} MiB at the start, "
-              f"{memory_now:.0f} MiB at the end")  # fmt: skip
+        spent = cpu - before[name][0]
+        print(f"{name}: {100 * spent / wall:.0f} % of a core, "
+              f"{1000 * spent / max(1, last - count):.2f} ms per update, "
+              f"{before[name][1]:.0f} MiB at the start, {memory_now:.0f} at the end")  # fmt: skip
     sent: dict[int, float] = {}
     waits = []
     with (layout.run / "events.jsonl").open() as file:

@@ -135,10 +135,10 @@ def test_an_upgraded_folder_goes_on_where_it_was(tmp_path: Path) -> None:
             bed.start()
             client = await bed.client(1)  # with the key that it had
             assert await client.fetch("0.0.digest") == b"the model"
+            assert (await upload_of(await bed.server())).data == b"an update"
             delivery = await client.next(10.0)
             assert delivery is not None
             assert delivery.data == b"a request"
-            assert (await upload_of(await bed.server())).data == b"an update"
 
     asyncio.run(go())
 

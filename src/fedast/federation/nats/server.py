@@ -201,8 +201,9 @@ class NatsServer:
             max_msgs_per_subject=1, max_bytes=_LEAST_ROOM,
             max_msg_size=_LONGEST_REQUEST,
         )  # fmt: skip
-        for first in range(0, len(self._clients), _AT_ONCE):
-            await asyncio.gather(*map(self._add_consumer, self._clients[first : first + _AT_ONCE]))
+        missing = [client for client in self._clients if client not in self._ready]
+        for first in range(0, len(missing), _AT_ONCE):
+            await asyncio.gather(*map(self._add_consumer, missing[first : first + _AT_ONCE]))
         return room
 
     async def _stream_with_room(self, room: int, what: str, **options: Any) -> int:

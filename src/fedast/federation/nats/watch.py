@@ -25,6 +25,8 @@ from fedast.federation.nats.names import MODELS, REQUESTS, SERVER_SUBJECT, SERVI
 log = logging.getLogger("fedast.nats")
 _TRY_EVERY = 10.0
 """Seconds between two looks whether the streams store what they are given."""
+_STUCK_AFTER = 12.0
+"""Seconds after which a stream that has stored nothing meanwhile will not store anything more."""
 _PROBES = {
     UPDATES: "fedast.upload.probe",
     REQUESTS: "fedast.request.probe",
@@ -45,8 +47,8 @@ class Watch:
         self._created: dict[str, datetime | None] = {}
         """When each stream was created."""
         self._tried = 0.0
-        self._failed: set[str] = set()
-        """Streams that did not store the last probe."""
+        self._failed: dict[str, tuple[float, int]] = {}
+        """Streams that did not confirm the last probe: since when, and their last message then."""
 
     async def remember(self) -> None:
         """The streams are as they should be now."""
@@ -78,11 +80,21 @@ class Watch:
             return None
 
     async def mend(self, settled: Callable[[], Awaitable[bool]]) -> None:
-        """Delete streams that have twice not stored what they were given, if there is room."""
+        """Delete streams that have long not stored what they were given, if there is room."""
         stores = await asyncio.gather(*(self._stores(*probe) for probe in _PROBES.items()))
-        failed = {name for name, fine in zip(_PROBES, stores, strict=True) if not fine}
-        stuck, self._failed = failed & self._failed, failed
-        if failed and not stuck:
+        stuck = set()
+        for name, fine in zip(_PROBES, stores, strict=True):
+            if fine:
+                self._failed.pop(name, None)
+                continue
+            # It may only be slow. Then it stores the probe some time, and must not be deleted.
+            now = asyncio.get_running_loop().time()
+            last = (await self._js.stream_info(name)).state.last_seq
+            since, last_then = self._failed.get(name, (now, last))
+            self._failed[name] = (since, last) if last == last_then else (now, last)
+            if last == last_then and now - since > _STUCK_AFTER:
+                stuck.add(name)
+        if self._failed and not stuck:
             self._tried -= _TRY_EVERY  # look again at once
         if not stuck:
             return
