@@ -39,6 +39,19 @@ def load(client):
     digits = load_digits()
     return (digits.data[client % 20::20] / 16).astype("float32"), digits.target[client % 20::20]
 """
+BROKEN = "broken"
+"""A file: while it is there, a function of the operator's raises."""
+_RULES = """
+from pathlib import Path
+from fedast.algorithms.staleness import StalenessOptions
+
+class Weight(StalenessOptions):
+    def build(self):
+        return weight
+
+def weight(staleness):
+    return 1 / (0 if Path(__file__).with_name("{broken}").exists() else 1)
+"""
 _CONFIG = """
 seed = {seed}
 path = ["{folder}"]
@@ -47,6 +60,7 @@ path = ["{folder}"]
 name = "{algorithm}"
 requests = {requests}
 ratio = 2
+staleness_weight = "soak_rules:Weight"
 
 [simulation]
 clients = {clients}
@@ -104,6 +118,7 @@ class Scene:
         algorithm = self.chance.choice(["fedast-d", "fedast-d", "fedast-s"])
         self.requests = 12
         (folder / "soak_data.py").write_text(_DATA)
+        (folder / "soak_rules.py").write_text(_RULES.format(broken=BROKEN))
         self.field.config.write_text(
             _CONFIG.format(
                 seed=seed, folder=folder, algorithm=algorithm, clients=honest,
