@@ -147,7 +147,8 @@ def main() -> None:
         for process in reversed(processes.values()):
             process.kill()
             process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+        if not os.environ.get("KEEP"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def measure(

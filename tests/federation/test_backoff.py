@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from fedast.federation import backoff
 from fedast.federation.backoff import retry
 
 
@@ -17,6 +18,8 @@ def test_pauses_double_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> Non
         pauses.append(seconds)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
+    factors = iter([1.0, 1.0, 1.5, 0.5, 1.0, 1.0])
+    monkeypatch.setattr(backoff, "uniform", lambda low, high: next(factors))
 
     async def attempt() -> str:
         if len(pauses) < 6:
@@ -25,7 +28,7 @@ def test_pauses_double_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> Non
 
     found = asyncio.run(retry(attempt, errors.append, on=(OSError,), first=0.5, longest=3.0))
     assert found == "done"
-    assert pauses == [0.5, 1.0, 2.0, 3.0, 3.0, 3.0]
+    assert pauses == [0.5, 1.0, 3.0, 1.5, 3.0, 3.0]
     assert [error.args[0] for error in errors] == [0, 1, 2, 3, 4, 5]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import fedast
 from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.federation import wire
@@ -155,3 +156,12 @@ def test_running_statistics_of_a_federation_stay_in_range(tmp_path: Path, half: 
     assert torch.equal(module.table, start.table), "half precision would have rounded it"
     tasks = json.loads((tmp_path / "run" / "result.json").read_text())["tasks"]
     assert tasks["t"]["finish_reason"] == "rounds"
+
+
+def test_it_leaves_its_models(tmp_path: Path) -> None:
+    config = two_tasks(tmp_path)
+    federation = asyncio.run(federate(config, tmp_path / "run", Hub()))
+    for task in ("digits-mlp", "second"):
+        kept = fedast.load(tmp_path / "run").model(task)
+        vector = torch.nn.utils.parameters_to_vector(kept.parameters())
+        assert torch.equal(vector, federation.model(task)[: len(vector)])

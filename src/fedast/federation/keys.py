@@ -46,7 +46,11 @@ class Authority:
         certificate of a server. ``number``: 1 for the first key of this name, 2 for the second."""
         folder.mkdir(parents=True, exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())
-        cert = self._sign(_name(name, number), key, hosts=hosts, days=days)
+        # NATS finds the user of a certificate with such a name in a table. By its subject it would
+        # compare it with every user, while nobody else can connect: too slow for thousands.
+        user = x509.UniformResourceIdentifier(subject(name, number))
+        names = [_host(host) for host in hosts] or [user]
+        cert = self._sign(_name(name, number), key, names=names, server=bool(hosts), days=days)
         _write_key(folder / "key.pem", key)
         (folder / "cert.pem").write_bytes(cert.public_bytes(serialization.Encoding.PEM))
         ca = self._cert.public_bytes(serialization.Encoding.PEM)
@@ -58,7 +62,8 @@ class Authority:
         key: ec.EllipticCurvePrivateKey,
         *,
         authority: bool = False,
-        hosts: Sequence[str] = (),
+        names: Sequence[x509.GeneralName] = (),
+        server: bool = False,
         days: float = _DAYS,
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
@@ -82,14 +87,13 @@ class Authority:
         if authority:
             builder = builder.add_extension(_usage(authority=True), True)
         else:
-            purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
+            purpose = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
             # (NATS routes of a cluster are clients of one another.)
-            purposes = [purpose, ExtendedKeyUsageOID.CLIENT_AUTH] if hosts else [purpose]
+            purposes = [purpose, ExtendedKeyUsageOID.CLIENT_AUTH] if server else [purpose]
             builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), False)
             builder = builder.add_extension(_usage(authority=False), True)
-        if hosts:
-            names = x509.SubjectAlternativeName([_host(host) for host in hosts])
-            builder = builder.add_extension(names, False)
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), False)
         return builder.sign(self._key, hashes.SHA256())
 
 

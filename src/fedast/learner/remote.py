@@ -141,6 +141,10 @@ class RemoteLearner:
         """How many of the vector's last entries are floating-point buffers."""
         return self._models.buffers(task)
 
+    def module(self, task: TaskName) -> torch.nn.Module:
+        """The newest model of a task as a module (the learner's own, not a copy)."""
+        return self._models.module(task)
+
     def version(self, task: TaskName) -> Version:
         """The newest model's version: the number of server steps so far."""
         return self._models.version(task)

@@ -62,6 +62,7 @@ from fedast.records.run import (
 )
 from fedast.records.schedule import Schedule, ScheduleChain
 from fedast.run.build import build_algorithm, build_tasks
+from fedast.run.models import data_of, save_models
 from fedast.run.simulate import Watch
 from fedast.tasks.task import Task
 
@@ -236,6 +237,8 @@ class Federation:
 
     def _finish(self) -> RunResult:
         result = self.result()
+        modules = {task.name: self._learner.module(task.name) for task in self._tasks}
+        save_models(self._folder, modules, result, data_of(self._config))
         write_result(self._folder, result)
         self.close()
         return result

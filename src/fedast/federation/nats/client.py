@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from random import uniform
 from typing import final
 
 from nats.aio.msg import Msg
@@ -43,6 +44,8 @@ from fedast.federation.transport import CONTROL_KEY, OBSERVER_KEY, Delivery, Tra
 log = logging.getLogger("fedast.nats")
 _PAUSES = (0.1, 0.3, 1.0)
 """Between looking for a model again: a node of a cluster may not have it yet."""
+_PAUSE, _LONGEST_PAUSE = 1.0, 8.0
+"""Seconds until asking for a request again if there is no queue, the first time and at most."""
 
 
 @final
@@ -75,6 +78,7 @@ class NatsClient:
         self._client = client
         self._patience = patience
         self._subscription: JetStreamContext.PullSubscription | None = None
+        self._pause, self._wait_until = _PAUSE, 0.0
 
     @property
     def patience(self) -> float:
@@ -82,6 +86,10 @@ class NatsClient:
 
     async def next(self, timeout: float) -> Delivery | None:
         self._connection.check()
+        clock = asyncio.get_running_loop().time
+        if clock() < self._wait_until:
+            await asyncio.sleep(min(timeout, self._wait_until - clock()))
+            return None
         try:
             if self._subscription is None:
                 self._subscription = await self._js.pull_subscribe_bind(
@@ -89,12 +97,15 @@ class NatsClient:
                 )
             messages = await self._subscription.fetch(1, timeout=timeout)
         except TimeoutError:
+            self._pause = _PAUSE
             return None
         except TROUBLE as error:
+            # (The subscription stays: NATS allows few, and nats-py renews it when it reconnects.)
             log.warning("waiting for a request: %s", error or type(error).__name__)
-            self._subscription = None
-            await asyncio.sleep(min(1.0, timeout))
+            self._wait_until = clock() + self._pause * uniform(0.5, 1.5)
+            self._pause = min(_LONGEST_PAUSE, 2 * self._pause)
             return None
+        self._pause = _PAUSE
         return _NatsDelivery(messages[0]) if messages else None
 
     async def fetch(self, name: str) -> bytes | None:

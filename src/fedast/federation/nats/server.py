@@ -85,6 +85,8 @@ _MOST_CHUNKS = 1_000_000
 _ELECTION, _SOON = 10.0, 2.0
 """Seconds that creating a consumer may take (after the loss of a node of a cluster, the others may
 first have to elect its leader), and for how long everything else waits for it."""
+_AT_ONCE = 16
+"""Consumers to create at a time."""
 T = TypeVar("T")
 _NOTICE = "notice"
 
@@ -199,8 +201,8 @@ class NatsServer:
             max_msgs_per_subject=1, max_bytes=_LEAST_ROOM,
             max_msg_size=_LONGEST_REQUEST,
         )  # fmt: skip
-        for client in self._clients:
-            await self._add_consumer(client)
+        for first in range(0, len(self._clients), _AT_ONCE):
+            await asyncio.gather(*map(self._add_consumer, self._clients[first : first + _AT_ONCE]))
         return room
 
     async def _stream_with_room(self, room: int, what: str, **options: Any) -> int:
@@ -235,6 +237,9 @@ class NatsServer:
             ack_policy=AckPolicy.EXPLICIT,
             max_ack_pending=1,
             ack_wait=self._patience,
+            # On the disk, each delivery and each acknowledgement would be written and synced. It is
+            # lost when NATS ends, and created again; what was delivered is then delivered again.
+            mem_storage=True,
             timeout=_ELECTION,
         )
         self._ready.add(client)

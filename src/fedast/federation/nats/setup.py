@@ -236,7 +236,7 @@ def nats_config(*, port: int, name: str = "fedast", listen: str = "0.0.0.0") -> 
   ca_file: "tls/ca.pem"
   min_version: "1.3"
   verify_and_map: true     # the subject of a client's certificate is its user
-  timeout: 5
+  timeout: 10              # for a handshake; thousands of clients may come at once
 }"""
     return f"""# NATS server of a FedAST federation; written by `fedast federation init`.
 server_name: "{name}"

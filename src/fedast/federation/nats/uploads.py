@@ -139,6 +139,7 @@ class UploadStream:
                         ack_policy=AckPolicy.NONE,
                         deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
                         opt_start_seq=(self._read or 0) + 1,
+                        mem_storage=True,
                     ),
                     timeout=self._new_consumer_timeout,
                 )
