@@ -119,6 +119,9 @@ reproduce: $(STAMP)
 results: $(STAMP)
 	@echo "==> results/report.html, results/figures, and the tables in the documents"
 	$(BIN)/fedast report results --update README.md --update docs/results.md
+	$(BIN)/fedast report results/faster faster faster-held faster-targets faster-homogeneous \
+	  --update docs/faster.md
+	cp results/faster/figures/faster-race.png docs/images/faster.png
 
 clean:
 	rm -rf $(VENV) fedast-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedast.algorithms.allocation import AllocationOptions
     from fedast.algorithms.centralized import Centralized
     from fedast.algorithms.fedast import FedASTDynamic, FedASTNoBuffer, FedASTStatic
+    from fedast.algorithms.fedast_plus import FedASTPlus
     from fedast.algorithms.fedbuff import FedBuff
     from fedast.algorithms.options import (
         AlgorithmOptions,
@@ -73,6 +74,7 @@ _HOMES = {
     "fedast.algorithms.allocation": ("AllocationOptions",),
     "fedast.algorithms.centralized": ("Centralized",),
     "fedast.algorithms.fedast": ("FedASTDynamic", "FedASTNoBuffer", "FedASTStatic"),
+    "fedast.algorithms.fedast_plus": ("FedASTPlus",),
     "fedast.algorithms.fedbuff": ("FedBuff",),
     "fedast.algorithms.options": (
         "AlgorithmOptions",
@@ -132,6 +134,7 @@ __all__ = [
     "Fadas",
     "FedASTDynamic",
     "FedASTNoBuffer",
+    "FedASTPlus",
     "FedASTStatic",
     "FedBuff",
     "Goal",

@@ -198,7 +198,9 @@ def test_auto_that_does_not_calibrate_is_the_plain_mean() -> None:
     plain = server(ServerSide(), clients=5)
     for _ in range(2):  # fewer pairs than it wants to have seen
         updates = torch.randn(3, 2)
-        assert torch.equal(auto.step([0, 1, 2], updates, None, 1), plain.step([], updates, None, 1))
+        assert torch.equal(
+            auto.step([0, 1, 2], updates, None, [1]), plain.step([], updates, None, [1])
+        )
     assert auto.calibrator is not None
     assert auto.calibrator.rounds == 0
 
@@ -208,12 +210,13 @@ def test_a_restored_server_goes_on_as_before() -> None:
     side = ServerSide(optimizer=Momentum(), calibration=Calibration(use="auto", precision="half"))
     first, second = server(side), server(side)
     for _ in range(12):
-        first.step([0, 1, 2], torch.randn(3, 2), None, 1)
+        first.step([0, 1, 2], torch.randn(3, 2), None, [1])
     second.restore({name: value.clone() for name, value in first.state().items()})
     for _ in range(5):
         updates = torch.randn(2, 2)
         assert torch.equal(
-            first.step([3, 1], updates, (0.5, 1.0), 1), second.step([3, 1], updates, (0.5, 1.0), 1)
+            first.step([3, 1], updates, (0.5, 1.0), [1]),
+            second.step([3, 1], updates, (0.5, 1.0), [1]),
         )
 
 

@@ -25,6 +25,12 @@ VARIANTS: dict[str, AlgorithmOptions] = {
     "fedast-s, polynomial": fedast.FedASTStatic(staleness_weight=Polynomial()),
     "fedast-s, hinge": fedast.FedASTStatic(staleness_weight=Hinge(grace=1)),
     "fedast-s, keep busy": fedast.FedASTStatic(cancel="keep-busy"),
+    "fedast-plus, any client": fedast.FedASTPlus(idle=False),
+    "fedast-plus, not fair": fedast.FedASTPlus(fair=False),
+    "fedast-plus, by variance": fedast.FedASTPlus(
+        allocation_rule=Bound(), period=0.3, variance_window=2
+    ),
+    "fedast-plus, by loss": fedast.FedASTPlus(selection=Loss()),
     "fedbuff, any client": fedast.FedBuff(idle=False),
     "fedbuff, by loss": fedast.FedBuff(selection=Loss()),
     "sync-st, first two": fedast.SyncST(first_k=2),
@@ -43,7 +49,15 @@ for _variant, _options in VARIANTS.items():
 
 
 LOSSES = {"sync-ucb-st", "sync-ucb-st, first two"} | {name for name in VARIANTS if "loss" in name}
-NO_LOSSES = {"fedast-d", "fedast-s", "fedast-nobuffer", "fedbuff", "sync-st", "sync-bayes-st"}
+NO_LOSSES = {
+    "fedast-d",
+    "fedast-s",
+    "fedast-nobuffer",
+    "fedast-plus",
+    "fedbuff",
+    "sync-st",
+    "sync-bayes-st",
+}
 
 
 @pytest.mark.parametrize("variant", sorted(LOSSES | NO_LOSSES))

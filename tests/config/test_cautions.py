@@ -117,7 +117,9 @@ def test_the_warning_is_true(requests: int, apart: float) -> None:
         settings = [D, f"algorithm.requests={requests}", *filter(None, [ratio])]
         apply_settings(table, [*settings, f"tasks.0.share={apart}", "algorithm.initial=shares"])
         config = resolve(parse(table))
-        tasks = [settings_of(task, defaults_of(task, config), False) for task in config.tasks]
+        tasks = [
+            settings_of(task, defaults_of(task, config), config.algorithm) for task in config.tasks
+        ]
         specs = plan(tasks, config.algorithm, config.simulation)
         if min(spec.active_requests for spec in specs) < 1:
             continue
@@ -175,7 +177,7 @@ def test_clients_per_round_are_those_of_a_round(name: str, model: str) -> None:
     config = resolve(parse(table))
     algorithm = config.algorithm
     assert isinstance(algorithm, SyncOptions)
-    tasks = [settings_of(task, defaults_of(task, config), True) for task in config.tasks]
+    tasks = [settings_of(task, defaults_of(task, config), algorithm) for task in config.tasks]
     specs = plan(tasks, algorithm, config.simulation)
     logic = build_algorithm(algorithm, specs, build_pool(config.simulation), 0)
     commands = logic.handle(Started())

@@ -22,7 +22,9 @@ from pydantic import BaseModel
 
 import fedast
 from fedast.aggregation.aggregators import AGGREGATORS
+from fedast.aggregation.averaging import Averaging
 from fedast.aggregation.calibration import Cache
+from fedast.aggregation.rate_control import RateControl
 from fedast.aggregation.server_optimizers import SERVER_OPTIMIZERS
 from fedast.aggregation.settings import Calibration
 from fedast.algorithms.options import ALGORITHMS
@@ -78,6 +80,12 @@ START: dict[str, tuple[str, ...]] = {
     for name, kind in ALGORITHMS.builtin.items()
 } | {
     "centralized": ("algorithm.name=centralized",),
+    "fedast-plus": (
+        "algorithm.name=fedast-plus",
+        *ASYNC,
+        "algorithm.period=0.2",
+        "algorithm.variance_window=4",
+    ),
     "fedast-d": (
         "algorithm.name=fedast-d",
         *ASYNC,
@@ -164,8 +172,8 @@ OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "server_lr": ("0.6", ()),
     "evaluate_every": ("3", ()),
     "allocation_rule": ("uniform", ()),
-    "variance_window": ("2", ()),
-    "period": ("0.6", ()),
+    "variance_window": ("2", ("algorithm.allocation_rule=sqrt-variance",)),
+    "period": ("0.6", ("algorithm.allocation_rule=sqrt-variance",)),
     "idle": ("false", ()),
     "first_k": ("1", ()),
     "stragglers": ("free", ()),
@@ -176,9 +184,19 @@ OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "history": ("1", ()),
     "gamma": ("0.1", ()),
     "loss": ("mean", ()),
+    "reference": ("1.0", ()),
+    "largest": ("0.02", ()),
+    "slope": ("0.2", ()),
+    "fair": ("false", ()),
+    "warmup": ("5.0", ()),
+    "average": ("false", ()),
 }
 """Another value, and what must be set beside it for the key to matter."""
-NEVER = {("centralized", "first_k"), ("centralized", "stragglers")}
+NEVER = {
+    ("centralized", "first_k"),
+    ("centralized", "stragglers"),
+    ("fedast-plus", "server_lr"),  # above the paper's
+}
 """Options that an algorithm has in common with others and no use for: noted, always."""
 
 
@@ -202,6 +220,7 @@ ALGORITHM_KEYS = [
     (name, key)
     for name, kind in ALGORITHMS.builtin.items()
     for key in [*kind.model_fields, *parts_of(kind)]
+    if (name, key) != ("fedast-plus", "control")  # acts on what swings: test_rate_control.py
 ]
 
 
@@ -378,6 +397,8 @@ TASK: dict[str, tuple[str, tuple[str, ...]]] = {
                                "algorithm.first_k=5", "tasks.0.buffer=5", "tasks.0.requests=6"))
         for name in ("mean", "median", "trimmed-mean")
     },
+    "averaging.use": ("always", ()),
+    "averaging.exponent": ("1.0", ("tasks.0.averaging=always",)),
     "calibration.use": ("always", ()),
     "calibration.precision": ("half", ("tasks.0.calibration={use='always'}",)),
     "sync.client_lr": ("0.05", ()),
@@ -387,7 +408,7 @@ TASK: dict[str, tuple[str, tuple[str, ...]]] = {
     "sync.weight_decay": ("0.2", ()),
     "sync.sampling": ("independent", ()),
 }  # fmt: skip
-ELSEWHERE = {"level", "calibration.place"}
+ELSEWHERE = {"level", "calibration.place"} | {f"rate_control.{k}" for k in RateControl.model_fields}
 """Keys whose effect is not in the log; they have tests of their own below."""
 
 
@@ -395,6 +416,8 @@ def task_keys() -> Iterator[str]:
     parts: dict[str, type[BaseModel]] = {
         "sync": cfg.TrainingOverrides,
         "calibration": Calibration,
+        "averaging": Averaging,
+        "rate_control": RateControl,
     }
     kinds: dict[str, Registry[Any]] = {
         "server_optimizer": SERVER_OPTIMIZERS,

@@ -126,3 +126,14 @@ def test_other_reasons_end_it_at_once(reason: StopReason) -> None:
     progress = begun()
     assert progress.stop(reason) == Finish("a", FinishReason(reason.value))
     assert not progress.open
+
+
+def test_a_target_that_must_be_held_is_judged_by_the_mean_of_evaluations() -> None:
+    progress = begun(target=0.8, hold=3, evaluate_every=1)
+    values = [0.95, 0.7, 0.6, 0.85, 0.96]  # lucky once; then means of 0.75, 0.72, 0.803
+    reasons = []
+    for version, value in enumerate(values):
+        if version:
+            progress.advance([version])
+        reasons.append(progress.judge(found(progress, version, value)))
+    assert reasons == [None, None, None, None, FinishReason.TARGET]

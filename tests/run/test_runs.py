@@ -416,6 +416,26 @@ def test_targets_are_only_noted_where_time_ends_a_run() -> None:
     assert result.finish_time == 8.0
 
 
+@pytest.mark.parametrize("algorithm", ["fedast-d", "fedast-plus"])
+def test_a_target_that_is_held_ends_a_task(algorithm: str) -> None:
+    """... when the mean of its last five evaluations is there; the first at it is noted too."""
+    config = quick(algorithm, "simulation.max_time=80", "simulation.until=held")
+    outcome = execute(config, None)
+    for task in config.tasks:
+        name = task.name or task.use
+        result, target = outcome.result.tasks[name], task.target
+        assert result.finish_reason == "target"
+        assert target is not None
+        values = [point.value for point in outcome.curves[name]]
+        means = [sum(values[i - 5 : i]) / 5 for i in range(5, len(values) + 1)]
+        assert means[-1] >= target > max(means[:-1], default=0.0)
+        assert result.time_to_target is not None
+        assert result.time_held == outcome.curves[name][-1].time >= result.time_to_target
+        assert {point.model for point in outcome.curves[name]} == {
+            "average" if algorithm == "fedast-plus" else "raw"
+        }
+
+
 def test_what_a_run_goes_on_until_must_be_there() -> None:
     with pytest.raises(ConfigError, match="needs a limit"):
         resolve(load(EXAMPLES / "heterogeneous.toml", ['simulation.until="time"',

@@ -80,6 +80,7 @@ def test_the_dynamic_option_has_its_own_theorem() -> None:
     ("algorithm", "setting", "said"),
     [
         ("fedbuff", "seed=1", "FedBuff asks idle ones only"),
+        ("fedast-plus", "seed=1", "Theorem 1 does not cover fedast-plus"),
         ("fedast-s", "algorithm.selection=speed", "chosen uniformly"),
         ("fedast-d", "algorithm.staleness_weight=polynomial", "weigh the same"),
     ],

@@ -9,6 +9,7 @@ import torch
 
 from fedast.aggregation.aggregators import clipped
 from fedast.aggregation.calibration import Calibrator
+from fedast.aggregation.rate_control import RateController
 from fedast.aggregation.running_statistics import mixed, share_of
 from fedast.aggregation.settings import ServerSide
 from fedast.core.protocol import ClientId
@@ -37,15 +38,18 @@ class Server:
         self.calibrator: Calibrator | None = None
         if settings.calibration.use != "never":
             self.calibrator = Calibrator(settings.calibration, clients, initial)
+        self._control: RateController | None = None
+        if settings.rate_control.use == "always":
+            self._control = RateController(settings.rate_control, initial, trained)
 
     def step(
         self,
         clients: Sequence[ClientId],
         updates: torch.Tensor,
         weights: Sequence[float] | None,
-        staleness: int,
+        staleness: Sequence[int],
     ) -> torch.Tensor:
-        """What to take off the parameters for these updates, one per row."""
+        """What to take off the parameters for these updates, one per row, each so stale."""
         updates = clipped(self._clip, updates)
         factors = None if weights is None else updates.new_tensor(weights)
         if self.calibrator is not None:
@@ -53,7 +57,10 @@ class Server:
         else:
             parts = updates if factors is None else updates * factors[:, None]
             direction = self._aggregate(parts)
-        return self._optimizer.step(direction, staleness)
+        step = self._optimizer.step(direction, max(staleness))
+        if self._control is not None:
+            step = self._control.scale(step, sum(staleness) / len(staleness))
+        return step
 
     def mix(
         self,
@@ -85,12 +92,17 @@ class Server:
         if self.calibrator is not None:
             cached = self.calibrator.state()
             state |= {f"calibration.{name}": value for name, value in cached.items()}
+        if self._control is not None:
+            control = self._control.state()
+            state |= {f"rate_control.{name}": value for name, value in control.items()}
         return state
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:
         self._optimizer.restore(_under("step.", state))
         if self.calibrator is not None:
             self.calibrator.restore(_under("calibration.", state))
+        if self._control is not None:
+            self._control.restore(_under("rate_control.", state))
 
 
 def _under(prefix: str, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import SerializeAsAny, model_validator
 
 from fedast.aggregation.aggregators import AGGREGATORS, AggregatorOptions, Mean
+from fedast.aggregation.averaging import Averaging
+from fedast.aggregation.rate_control import RateControl
 from fedast.aggregation.server_optimizers import SERVER_OPTIMIZERS, SGD, ServerOptimizerOptions
 from fedast.parts.options import Section
 from fedast.parts.registry import Part
@@ -39,6 +42,17 @@ class ServerSide(Section):
     """How the updates of a round become one (fedast list aggregators)."""
     calibration: Calibration = Calibration()
     """Cached calibration."""
+    averaging: Averaging = Averaging()
+    """A running average of the models, which is evaluated and handed out."""
+    rate_control: RateControl = RateControl()
+    """A factor on the steps that follows from how the model moves."""
+
+    def with_defaults(self, defaults: Mapping[str, Mapping[str, Any]]) -> ServerSide:
+        """With an algorithm's own defaults for what was not set."""
+        open_parts = {
+            key: table for key, table in defaults.items() if key not in self.model_fields_set
+        }
+        return self if not open_parts else ServerSide.model_validate({**dict(self), **open_parts})
 
     @model_validator(mode="before")
     @classmethod

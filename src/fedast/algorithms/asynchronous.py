@@ -14,8 +14,8 @@ requests than that are in flight; a buffer that has just been added to is shorte
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import assert_never, final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeAlias, assert_never, final
 
 from fedast.algorithms.allocation import AllocationRule, sqrt_variance
 from fedast.algorithms.selection import Selection, draw
@@ -54,6 +54,9 @@ from fedast.core.protocol import (
 from fedast.core.streams import Stream
 from fedast.core.task_table import TaskTable
 
+Weigh: TypeAlias = Callable[[TaskState, ClientId, int], float]
+"""How much an update counts: of its task as it is on its arrival, its client and its staleness."""
+
 
 @final
 class Asynchronous:
@@ -69,12 +72,14 @@ class Asynchronous:
         variance_window: int = 8,
         period: float = 0.75,
         weight: Weight | None = None,
+        weigh: Weigh | None = None,
         selection: Selection | None = None,
         max_staleness: int | None = None,
         free_on_cancel: bool = True,
         capped_start: bool = False,
     ) -> None:
-        """``capped_start``: the pool's rules hold for the initial send too, which in the paper's
+        """``weight`` is of an update's staleness, ``weigh`` of its task and client too, and times
+        it. ``capped_start``: the pool's rules hold for the initial send too, which in the paper's
         experiments may go to more clients than can be active later."""
         self._pool = pool
         self._stream = stream
@@ -85,6 +90,7 @@ class Asynchronous:
         self._window = variance_window
         self._period = period
         self._weight = weight
+        self._weigh = weigh
         self._selection = selection
         self._max_staleness = max_staleness
         self._free_on_cancel = free_on_cancel
@@ -176,8 +182,11 @@ class Asynchronous:
             commands.append(Drop(request.id, request.task, DropReason.STALE))
         else:
             state.buffer.append(request.id)
-            if self._weight is not None:
-                state.weights.append(self._weight(staleness))
+            if self._weight is not None or self._weigh is not None:
+                factor = 1.0 if self._weight is None else self._weight(staleness)
+                if self._weigh is not None:
+                    factor *= self._weigh(state, request.client, staleness)
+                state.weights.append(factor)
             state.updates += 1
             self._since_realloc += 1
             if self._realloc_due():

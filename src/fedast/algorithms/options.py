@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import (
@@ -27,10 +27,10 @@ from pydantic import (
 )
 
 from fedast.algorithms.allocation import AllocationRule, sqrt_variance
-from fedast.algorithms.asynchronous import Asynchronous
+from fedast.algorithms.asynchronous import Asynchronous, Weigh
 from fedast.algorithms.renamed import modernize
 from fedast.algorithms.rounds import Assignment, Rounds
-from fedast.algorithms.selection import SELECTIONS, SelectionOptions, Uniform
+from fedast.algorithms.selection import SELECTIONS, Selection, SelectionOptions, Uniform
 from fedast.algorithms.staleness import STALENESS_WEIGHTS, Constant, StalenessOptions
 from fedast.core.protocol import Algorithm, Pool, TaskSpec
 from fedast.core.streams import Stream
@@ -80,6 +80,11 @@ class AlgorithmOptions(Options, ABC):
     def updates_per_round(self, buffer_size: int) -> int | None:
         """The fewest updates that are aggregated in a round, as far as that can be known."""
         return None
+
+    def server_defaults(self) -> Mapping[str, Mapping[str, Any]]:
+        """Options of the server side (``averaging``, ``rate_control`` ...) of tasks that do not
+        set their own."""
+        return {}
 
     def check(self, *, active_cap: int | None, until: str) -> None:
         """Raise ``ConfigError`` if the options do not go with the rest of the configuration."""
@@ -146,8 +151,13 @@ class BufferedOptions(AsyncOptions):
         variance_window: int = 8,
         period: float = 0.75,
         capped_start: bool = False,
+        weigh: Weigh | None = None,
+        selection: Selection | None = None,
     ) -> Asynchronous:
-        """The algorithm with these options; with an ``allocation_rule`` it moves requests."""
+        """The algorithm with these options; with an ``allocation_rule`` it moves requests.
+
+        ``selection`` takes the place of the uniform choice.
+        """
         return Asynchronous(
             tasks,
             pool,
@@ -158,7 +168,8 @@ class BufferedOptions(AsyncOptions):
             variance_window=variance_window,
             period=period,
             weight=self.staleness_weight.build(),
-            selection=self.selection.build(),
+            weigh=weigh,
+            selection=self.selection.build() or selection,
             max_staleness=self.max_staleness,
             free_on_cancel=self.cancel == "free",
             capped_start=capped_start,

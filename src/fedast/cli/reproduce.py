@@ -190,6 +190,7 @@ def report(
 ) -> None:
     from fedast.parts.registry import make_importable
     from fedast.reproduce.figures.save import draw_figures, save_figures
+    from fedast.reproduce.gains import gains_table
     from fedast.reproduce.page import write_page
     from fedast.reproduce.rows import rows_of
     from fedast.reproduce.tables import between_markers, markdown_table, summary
@@ -211,6 +212,10 @@ def report(
     for path in map(Path, update):
         text = path.read_text(encoding="utf-8")
         back = os.path.relpath(place, path.parent)
+        if "<!-- gains -->" in text:
+            write_atomically(path, between_markers(text, "gains", gains_table(chosen)))
+            click.echo(f"Updated: {path}")
+            continue
         short = "<!-- results-short -->" in text
         table_text = markdown_table(chosen, short=short, folder=Path(back).as_posix())
         try:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fedast.algorithms.centralized import Centralized
 from fedast.algorithms.fedast import FedASTDynamic
+from fedast.algorithms.fedast_plus import FedASTPlus
 from fedast.algorithms.fedbuff import FedBuff
 from fedast.algorithms.options import AlgorithmOptions, SyncOptions
 from fedast.algorithms.sequential_fedavg import SequentialFedAvg
@@ -26,9 +27,9 @@ def cautions(
     """Keys and what to know about them."""
     if isinstance(algorithm, FedASTDynamic):
         return _cannot_move(tasks, plan(tasks, algorithm, simulation))
-    if isinstance(algorithm, FedBuff) and algorithm.idle:
+    if isinstance(algorithm, FedBuff | FedASTPlus) and algorithm.idle:
         total = _in_all(tasks, plan(tasks, algorithm, simulation))
-        return _more_than_clients(total, simulation.most_active)
+        return _more_than_clients(algorithm.name, total, simulation.most_active)
     if not isinstance(algorithm, SyncOptions) or isinstance(algorithm, Centralized):
         return []
     return _waits_for_all(tasks, algorithm, simulation)
@@ -58,14 +59,14 @@ def _in_all(tasks: Sequence[Outline], specs: Sequence[TaskSpec]) -> int:
     )
 
 
-def _more_than_clients(total: int, most: int) -> list[tuple[str, str]]:
+def _more_than_clients(name: str, total: int, most: int) -> list[tuple[str, str]]:
     """Each request needs an idle client, so there can be no more requests than clients."""
     if total <= most:
         return []
     return [
         (
             "algorithm.requests",
-            f"is {total}, but FedBuff asks idle clients only and at most {most} can be active; "
+            f"is {total}, but {name} asks idle clients only and at most {most} can be active; "
             f"no more than {most} requests will be out at a time",
         )
     ]

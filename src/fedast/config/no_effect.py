@@ -20,6 +20,7 @@ from fedast.aggregation.server_optimizers import Fadas
 from fedast.aggregation.settings import Calibration
 from fedast.algorithms.centralized import Centralized
 from fedast.algorithms.fedast import FedASTDynamic
+from fedast.algorithms.fedast_plus import FASTEST, FedASTPlus
 from fedast.algorithms.options import (
     USUAL_RATIO,
     AlgorithmOptions,
@@ -50,7 +51,7 @@ def notes_of(config: RunConfig) -> list[Note]:
     """Notes on a configuration as it was given, not resolved: that fills in what was left out."""
     defaults = [defaults_of(task, config) for task in config.tasks]
     tasks = [
-        settings_of(task, usual, config.algorithm.synchronous)
+        settings_of(task, usual, config.algorithm)
         for task, usual in zip(config.tasks, defaults, strict=True)
     ]
     found = notes(tasks, config.algorithm, config.simulation)
@@ -127,6 +128,15 @@ def _in_algorithm(
         case FedASTDynamic() if len(tasks) == 1:
             for key in ("allocation_rule", "variance_window", "period"):
                 yield key, "there is one task, and nothing to move requests to"
+        case FedASTPlus():
+            if algorithm.allocation_rule is None or len(tasks) == 1:
+                for key in ("variance_window", "period"):
+                    yield key, "no allocation_rule moves requests between tasks"
+            if algorithm.server_lr > FASTEST:
+                yield (
+                    "server_lr",
+                    f"{algorithm.name} sets the rate, and counts this as {FASTEST}",
+                )
         case SyncBayesST(candidates=1):
             for key in ("alpha", "history"):
                 yield key, "there is nothing to choose from one candidate"
@@ -147,7 +157,7 @@ def _cancels(tasks: Sequence[TaskSettings], simulation: Simulation) -> bool:
     ends = any(
         _cut_short(task)
         or task.goal.max_rounds is not None
-        or (simulation.until == "each" and task.goal.target is not None)
+        or (simulation.until in ("each", "held") and task.goal.target is not None)
         for task in tasks
     )
     return len(tasks) > 1 and ends
@@ -297,6 +307,11 @@ def _in_server(task: TaskSettings, algorithm: AlgorithmOptions) -> Reasons:
                 yield f"calibration.{key}", 'calibration is "never" used'
     elif isinstance(algorithm, Centralized):
         yield "calibration", "there is one pseudo-client, and no client's update is ever missing"
+    for part, section in (("averaging", side.averaging), ("rate_control", side.rate_control)):
+        if section.use == "never":
+            for key in type(section).model_fields:
+                if _given(section, key):
+                    yield f"{part}.{key}", f'{part} is "never" used'
     optimizer = side.optimizer
     if isinstance(optimizer, Fadas) and _given(optimizer, "patience") and algorithm.synchronous:
         yield "server_optimizer.patience", f"no update comes late with {algorithm.name}"

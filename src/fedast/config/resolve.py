@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedast.aggregation.settings import ServerSide
-from fedast.algorithms.options import USUAL_RATIO, AsyncOptions
+from fedast.algorithms.options import USUAL_RATIO, AlgorithmOptions, AsyncOptions
 from fedast.config.load import names_own_code
 from fedast.config.plan import plan
 from fedast.config.schema import RunConfig, Simulation, TaskConfig, TrainingOverrides
@@ -34,7 +34,7 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
     kinds = [options_of(task, config) for task in config.tasks]
     defaults = [defaults_of(task, config) for task in config.tasks]
     settings = [
-        settings_of(task, usual, config.algorithm.synchronous)
+        settings_of(task, usual, config.algorithm)
         for task, usual in zip(config.tasks, defaults, strict=True)
     ]
     specs = plan(settings, config.algorithm, simulation)
@@ -51,7 +51,7 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
                     "name": decided.name,
                     "options": options.table(),
                     "sync": None,
-                    **({} if options.defaults is None else _server_tables(task, usual)),
+                    **({} if options.defaults is None else _server_tables(decided.server)),
                     "step_cost": task.step_cost or usual.step_cost,
                     "requests": spec.active_requests if asynchronous else None,
                     "buffer": spec.buffer_size if asynchronous else None,
@@ -102,7 +102,10 @@ def defaults_of(task: TaskConfig, config: RunConfig) -> TaskSettings:
     return TaskSettings.of(build_task(options, config.simulation.clients, config.seed, name))
 
 
-def settings_of(task: TaskConfig, defaults: TaskSettings, synchronous: bool) -> TaskSettings:
+def settings_of(
+    task: TaskConfig, defaults: TaskSettings, algorithm: AlgorithmOptions
+) -> TaskSettings:
+    synchronous = algorithm.synchronous
     name = task.name or defaults.name
     training = (synchronous and defaults.sync_training) or defaults.training
     training = _override(training, task)
@@ -132,26 +135,32 @@ def settings_of(task: TaskConfig, defaults: TaskSettings, synchronous: bool) -> 
             buffer=task.buffer or defaults.allocation.buffer,
             share=task.share if "share" in task.model_fields_set else defaults.allocation.share,
         ),
-        server=_server_side(task, defaults),
+        server=_server_side(task, defaults, algorithm),
     )
 
 
-def _server_side(task: TaskConfig, defaults: TaskSettings) -> ServerSide:
+def _server_side(
+    task: TaskConfig, defaults: TaskSettings, algorithm: AlgorithmOptions
+) -> ServerSide:
     given = {
         "optimizer": task.server_optimizer,
         "aggregator": task.aggregator,
         "calibration": task.calibration,
+        "averaging": task.averaging,
+        "rate_control": task.rate_control,
     }
-    return defaults.server.model_copy(update={k: v for k, v in given.items() if v is not None})
+    side = defaults.server.model_copy(update={k: v for k, v in given.items() if v is not None})
+    return side.with_defaults(algorithm.server_defaults())
 
 
-def _server_tables(task: TaskConfig, defaults: TaskSettings) -> dict[str, Any]:
+def _server_tables(side: ServerSide) -> dict[str, Any]:
     """Defaults written out; a user's task has its own, which stay where they are."""
-    side = _server_side(task, defaults)
     return {
         "server_optimizer": side.optimizer,
         "aggregator": side.aggregator,
         "calibration": side.calibration,
+        "averaging": side.averaging,
+        "rate_control": side.rate_control,
     }
 
 

@@ -18,6 +18,8 @@ from pydantic import (
 )
 
 from fedast.aggregation.aggregators import AGGREGATORS, AggregatorOptions
+from fedast.aggregation.averaging import Averaging
+from fedast.aggregation.rate_control import RateControl
 from fedast.aggregation.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizerOptions
 from fedast.aggregation.settings import Calibration
 from fedast.algorithms.fedast import FedASTDynamic
@@ -54,9 +56,10 @@ class Simulation(Section):
     clients: int = Field(1000, ge=1)
     max_time: float | None = Field(None, gt=0)
     """Simulated time at which every task ends."""
-    until: Literal["each", "all", "time"] = "each"
-    """When training ends: of each task at its target; of all tasks when the last has reached its
-    own; only at a limit of time or rounds (targets are noted, nothing more)."""
+    until: Literal["each", "held", "all", "time"] = "each"
+    """When training ends: of each task at its target; of each task when the mean of its last five
+    evaluations is at its target; of all tasks when the last has reached its own; only at a limit of
+    time or rounds (targets are noted, nothing more)."""
     loss_rate: float = Field(0.0, ge=0, lt=1)
     """Probability that a request is lost, noticed when its update should have come."""
     delay: Annotated[SerializeAsAny[DelayOptions], Part(DELAYS)] = ShiftedExponential()
@@ -127,6 +130,12 @@ class TaskConfig(TrainingOverrides):
     """How the updates of a round become one; default: their mean."""
     calibration: Annotated[Calibration | None, _named("use")] = None
     """Cached calibration; default: never."""
+    averaging: Annotated[Averaging | None, _named("use")] = None
+    """A running average of the server's models, which is evaluated, published and handed out;
+    default: the algorithm's own (never, but with fedast-plus)."""
+    rate_control: Annotated[RateControl | None, _named("use")] = None
+    """A factor on the server's steps that follows from how the model moves; default: the
+    algorithm's own (never, but with fedast-plus)."""
     level: Literal["low", "main", "high"] = "main"
     """Which of the task's targets holds, if ``target`` is not given."""
     target: float | None = None

@@ -28,9 +28,13 @@ from fedast.core.protocol import (
 )
 
 
+def _mean(values: list[float]) -> float:
+    return values[0] if len(values) == 1 else math.fsum(values) / len(values)
+
+
 @final
 class Progress:
-    __slots__ = ("asked", "closing", "finished", "judged", "round", "spec")
+    __slots__ = ("asked", "closing", "finished", "judged", "latest", "round", "spec")
 
     def __init__(self, spec: TaskSpec) -> None:
         self.spec = spec
@@ -39,6 +43,8 @@ class Progress:
         """The newest round whose evaluation was asked for."""
         self.judged = -1
         """The newest round whose evaluation has come back."""
+        self.latest: list[float] = []
+        """The metric of the latest evaluations, as many as the target must be held for."""
         self.closing: FinishReason | None = None
         self.finished: FinishReason | None = None
 
@@ -75,7 +81,8 @@ class Progress:
             return None
         if not (math.isfinite(event.metric) and math.isfinite(event.loss)):
             return FinishReason.DIVERGED
-        if self.spec.reached(event.metric):
+        self.latest = [*self.latest, event.metric][-self.spec.hold :]
+        if len(self.latest) == self.spec.hold and self.spec.reached(_mean(self.latest)):
             return FinishReason.TARGET
         return self.closing if event.round == self.round else None
 

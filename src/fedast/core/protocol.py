@@ -80,7 +80,8 @@ class TaskSpec:
     ``active_requests`` (R), ``buffer_size`` (b) and ``share`` are the task's
     part in the allocation: the first two for asynchronous algorithms, the last
     for synchronous ones; ``min_buffer_size`` is what b never falls below, however
-    requests are reallocated. The learning rates (``server_lr`` eta_s,
+    requests are reallocated. ``hold`` is the number of evaluations whose mean must
+    be at the target for the task to end. The learning rates (``server_lr`` eta_s,
     ``client_lr`` eta_c) and ``local_steps`` (tau) only enter the allocation
     rule of Realloc, ``batch_size`` the scores of Sync-UCB-ST.
     """
@@ -91,6 +92,7 @@ class TaskSpec:
     min_buffer_size: int = 1
     share: float = 1.0
     target: float | None = None
+    hold: int = 1
     higher_is_better: bool = True
     max_rounds: int | None = None
     evaluate_every: int = 1

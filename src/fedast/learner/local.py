@@ -86,15 +86,20 @@ class LocalLearner:
         return self._models.evaluate(task)
 
     def final_evaluation(self, task: TaskName) -> Evaluation | None:
-        """The newest model on the task's larger test set, if it has one."""
+        """The task's result on its larger test set, if it has one."""
         return self._models.final_evaluation(task)
 
     def parameters(self, task: TaskName) -> torch.Tensor:
         """The newest model of a task, as a flat vector."""
         return self._models.parameters(task)
 
+    def raw_module(self, task: TaskName) -> torch.nn.Module | None:
+        """A copy of the newest model as a module, if an average of the models is the result."""
+        return self._models.raw_module(task)
+
     def module(self, task: TaskName) -> torch.nn.Module:
-        """The newest model of a task as a module (the learner's own, not a copy)."""
+        """A task's result as a module (the learner's own, not a copy): the average of its models,
+        if it has one, otherwise the newest."""
         return self._models.module(task)
 
     def saturated(self) -> dict[TaskName, int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
 import torch
 
+from fedast.aggregation.averaging import RunningAverage
 from fedast.aggregation.calibration import NoRoom
 from fedast.aggregation.server import Server
 from fedast.core.protocol import ClientId, TaskName, Version
@@ -23,12 +25,14 @@ from fedast.training.trainer import DeviceTask, Update
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A model, and the server optimizer's memory at the time."""
+    """A model, and at the time the server optimizer's memory and the average of the models."""
 
     vector: torch.Tensor
     memory: Mapping[str, torch.Tensor]
 
 
+_AVERAGE = "average"
+"""In a snapshot's memory: the running average of the models."""
 _TEST_BATCH = {"cpu": 2000, "cuda": 20_000}
 
 
@@ -61,6 +65,11 @@ class TaskModels:
             name: _build_server(device_task, server_lrs[name])
             for name, device_task in self.device_tasks.items()
         }
+        self._averages = {
+            name: RunningAverage(device_task.task.server.averaging.exponent, self.parameters(name))
+            for name, device_task in self.device_tasks.items()
+            if device_task.task.server.averaging.use == "always"
+        }
         self._saturated: dict[TaskName, torch.Tensor] = {}
         """Counts on the device; reading one would make the host wait."""
         self._test_batch = _TEST_BATCH[device.type]
@@ -69,6 +78,12 @@ class TaskModels:
         """The newest model of a task, as a flat vector."""
         store = self.stores[task]
         return store[store.newest]
+
+    def result(self, task: TaskName) -> torch.Tensor:
+        """What is evaluated and handed out: the average of the models if the task has one,
+        otherwise the newest model."""
+        average = self._averages.get(task)
+        return self.parameters(task) if average is None else average.value
 
     def buffers(self, task: TaskName) -> int:
         """How many of the vector's last entries are floating-point buffers."""
@@ -79,10 +94,18 @@ class TaskModels:
         return self.stores[task].newest
 
     def module(self, task: TaskName) -> torch.nn.Module:
-        """The newest model of a task as a module; not a copy, so evaluation overwrites it."""
+        """A task's result as a module; not a copy, so evaluation overwrites it."""
+        model = self.device_tasks[task].model
+        model.write(self.result(task))
+        return model.module.eval()
+
+    def raw_module(self, task: TaskName) -> torch.nn.Module | None:
+        """A copy of the newest model as a module, if an average of the models is the result."""
+        if task not in self._averages:
+            return None
         model = self.device_tasks[task].model
         model.write(self.parameters(task))
-        return model.module.eval()
+        return copy.deepcopy(model.module).eval()
 
     def saturated(self) -> dict[TaskName, int]:
         """Aggregated updates in which a value was clipped because it was too large for fp16, by
@@ -102,27 +125,39 @@ class TaskModels:
         deltas = self._deltas(task, updates)
         store, server = self.stores[task], self._servers[task]
         parameters, buffers = store[store.newest].tensor_split([deltas.shape[1]])
-        staleness = store.newest - min(request.version for request in requests)
+        staleness = [store.newest - request.version for request in requests]
         clients = [request.client for request in requests]
         parameters = parameters - server.step(clients, deltas, weights, staleness)
         if len(buffers):
             buffers = server.mix(buffers, [update.buffers for update in updates], weights)
             parameters = torch.cat([parameters, buffers])
         store.publish(parameters)
+        if task in self._averages:
+            self._averages[task].follow(parameters, store.newest)
 
     def snapshot(self, task: TaskName) -> Snapshot:
         """The newest model and what the server optimizer remembers."""
-        return Snapshot(self.parameters(task), self._servers[task].memory())
+        memory = dict(self._servers[task].memory())
+        if task in self._averages:
+            memory[_AVERAGE] = self._averages[task].value
+        return Snapshot(self.parameters(task), memory)
 
     def publish(self, task: TaskName, good: Snapshot, suspects: Collection[ClientId]) -> None:
         """Make a snapshot the newest version; what these clients sent is forgotten."""
-        self._servers[task].go_back(good.memory, suspects)
+        self._go_back(task, good, suspects)
         self.stores[task].publish(good.vector)
 
     def undo(self, task: TaskName, before: Snapshot, suspects: Collection[ClientId]) -> None:
         """The newest version becomes what the one before it was."""
-        self._servers[task].go_back(before.memory, suspects)
+        self._go_back(task, before, suspects)
         self.stores[task].put(self.version(task), before.vector)
+
+    def _go_back(self, task: TaskName, to: Snapshot, suspects: Collection[ClientId]) -> None:
+        memory = dict(to.memory)
+        average = memory.pop(_AVERAGE, None)
+        if average is not None:
+            self._averages[task].value = average
+        self._servers[task].go_back(memory, suspects)
 
     def move(self, task: TaskName) -> float:
         """The norm of an update that moves a client's model by the model's own norm."""
@@ -157,6 +192,8 @@ class TaskModels:
                 tensors[f"{number}.version.{version}"] = store[version]
             for key, value in self._servers[name].state().items():
                 tensors[f"{number}.server.{key}"] = value
+            if name in self._averages:
+                tensors[f"{number}.average"] = self._averages[name].value
             if name in self._saturated:
                 tensors[f"{number}.saturated"] = self._saturated[name]
         return tensors
@@ -174,6 +211,10 @@ class TaskModels:
                     )
                 store.put(version, tensors[key].to(self._device))
                 used.add(key)
+            if name in self._averages:
+                key = f"{number}.average"
+                self._averages[name].value = tensors[key].to(self._device)
+                used.add(key)
             key = f"{number}.saturated"
             if key in tensors:
                 self._saturated[name] = tensors[key].to(self._device)
@@ -189,7 +230,7 @@ class TaskModels:
     def _measure(self, task: TaskName, dataset: Dataset) -> Evaluation:
         while True:
             try:
-                self._inferences[task].load(self.parameters(task))
+                self._inferences[task].load(self.result(task))
                 return measure(
                     self.device_tasks[task], self._inferences[task], dataset, self._test_batch
                 )

@@ -137,9 +137,17 @@ class RemoteLearner:
         """The newest model of a task, as a flat vector."""
         return self._models.parameters(task)
 
+    def result(self, task: TaskName) -> torch.Tensor:
+        """What is evaluated here and handed out: the average of the models, if the task has one."""
+        return self._models.result(task)
+
     def buffers(self, task: TaskName) -> int:
         """How many of the vector's last entries are floating-point buffers."""
         return self._models.buffers(task)
+
+    def raw_module(self, task: TaskName) -> torch.nn.Module | None:
+        """A copy of the newest model as a module, if an average of the models is the result."""
+        return self._models.raw_module(task)
 
     def module(self, task: TaskName) -> torch.nn.Module:
         """The newest model of a task as a module (the learner's own, not a copy)."""

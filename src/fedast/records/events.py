@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, assert_never, final
 
 from fedast.core.protocol import (
@@ -38,8 +38,15 @@ class Writable(Protocol):
 class EventLog:
     """An observer that writes every event as it happens."""
 
-    def __init__(self, file: Writable, metrics: Mapping[TaskName, str]) -> None:
-        """``metrics`` names the metric of each task."""
+    def __init__(
+        self,
+        file: Writable,
+        metrics: Mapping[TaskName, str],
+        averaged: Collection[TaskName] = (),
+    ) -> None:
+        """``metrics`` names the metric of each task; ``averaged`` are tasks of which an average
+        of the models is evaluated."""
+        self._averaged = frozenset(averaged)
         self._file = file
         self._metrics = metrics
 
@@ -103,7 +110,7 @@ class EventLog:
         self._write(now, "start", request=request, client=client)
 
     def evaluated(self, now: float, event: Evaluated) -> None:
-        model: Model = "raw"
+        model: Model = "average" if event.task in self._averaged else "raw"
         self._write(
             now,
             "evaluate",

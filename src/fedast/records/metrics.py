@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, final
 
@@ -24,6 +24,9 @@ from fedast.core.protocol import (
 
 Model: TypeAlias = Literal["raw", "average"]
 """Which parameters were evaluated: the newest ones, or an average over rounds."""
+
+HELD = 5
+"""A target is held when the mean of so many evaluations is at it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class TaskMetrics:
     staleness_sum: int = 0
     staleness_max: int = 0
     time_to_target: float | None = None
+    time_held: float | None = None
+    """Of the first evaluation at which the mean of the last ``HELD`` is at the target."""
     finish_time: float | None = None
     finish_reason: FinishReason | None = None
     curve: list[Point] = field(default_factory=list)
@@ -65,7 +70,9 @@ class TaskMetrics:
 
 @final
 class RunMetrics:
-    def __init__(self, specs: Sequence[TaskSpec]) -> None:
+    def __init__(self, specs: Sequence[TaskSpec], averaged: Collection[TaskName] = ()) -> None:
+        """``averaged``: tasks of which an average of the models is evaluated."""
+        self._averaged = frozenset(averaged)
         self.tasks: Mapping[TaskName, TaskMetrics] = {
             spec.name: TaskMetrics(spec) for spec in specs
         }
@@ -111,7 +118,16 @@ class RunMetrics:
 
     def evaluated(self, now: float, event: Evaluated) -> None:
         task = self.tasks[event.task]
-        task.curve.append(Point(now, event.round, event.metric, event.loss))
+        model: Model = "average" if event.task in self._averaged else "raw"
+        task.curve.append(Point(now, event.round, event.metric, event.loss, model))
         sound = math.isfinite(event.metric) and math.isfinite(event.loss)
         if sound and task.time_to_target is None and task.spec.reached(event.metric):
             task.time_to_target = now
+        last = [point.value for point in task.curve[-HELD:]]
+        if (
+            task.time_held is None
+            and len(last) == HELD
+            and all(map(math.isfinite, last))
+            and task.spec.reached(math.fsum(last) / HELD)
+        ):
+            task.time_held = now

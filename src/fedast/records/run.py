@@ -51,11 +51,14 @@ class TaskResult:
     saturated: int | None = None
     """Aggregated updates with a value that was clipped because it was too large for fp16; None if
     the task was not trained in fp16."""
+    time_held: float | None = None
+    """When the mean of the last five evaluations was first at the target; None: it never was."""
 
     def to_json(self) -> dict[str, Any]:
         table = asdict(self)
-        if self.saturated is None:
-            del table["saturated"]
+        for key in ("saturated", "time_held"):
+            if table[key] is None:
+                del table[key]
         return table
 
 
@@ -115,6 +118,7 @@ class RunResult:
                 # A task without a reason was to join later and never did.
                 finish_reason=str(task.finish_reason or FinishReason.INTERRUPTED),
                 saturated=(saturated or {}).get(name),
+                time_held=task.time_held,
             )
             curves[name] = tuple(task.curve)
             requests[name] = tuple(task.requests)

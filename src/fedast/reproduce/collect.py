@@ -79,6 +79,7 @@ def _collect(
         targets=targets,
         claims=study.config.claims,
         per_run=study.config.per_run,
+        criterion=study.config.criterion,
         baseline=study.config.baseline,
         seeds=study.config.seeds,
         figures=study.config.figures,

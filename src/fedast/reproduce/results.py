@@ -64,6 +64,8 @@ class StudyResults:
     settings: tuple[str, ...] = ()
     comparable: bool = True
     """Whether the runs have the paper's scale, so that its numbers can be compared at all."""
+    criterion: Literal["first", "held"] = "first"
+    """Whether a task is done at its first evaluation at the target, or when it is held."""
     disclaimer: str = ""
     """Printed on the figures if their labels name data that was not used."""
 
@@ -114,12 +116,17 @@ class StudyResults:
 
     def time(self, run: CompactRun, task: str | None = None) -> float | None:
         if task is not None:
-            return run.tasks[task].result.time_to_target
-        times = [entry.result.time_to_target for entry in run.tasks.values()]
+            return self.done(run.tasks[task])
+        times = [self.done(entry) for entry in run.tasks.values()]
         known = [time for time in times if time is not None]
         if len(known) < len(times):
             return None
         return max(known) if self.per_run == "last" else statistics.fmean(known)
+
+    def done(self, task: TaskRecord) -> float | None:
+        """When a task was done, by the study's criterion."""
+        held = self.criterion == "held"
+        return task.result.time_held if held else task.result.time_to_target
 
     def diverged(self, key: Key, task: str | None = None) -> int:
         """How many runs have a task (or this task) that diverged."""
@@ -148,10 +155,7 @@ class StudyResults:
 
     def _at_least(self, run: CompactRun, task: str | None) -> float:
         tasks = run.tasks.values() if task is None else [run.tasks[task]]
-        times = [
-            run.finish_time if time is None else time
-            for time in (entry.result.time_to_target for entry in tasks)
-        ]
+        times = [run.finish_time if time is None else time for time in map(self.done, tasks)]
         return max(times) if self.per_run == "last" else statistics.fmean(times)
 
     def gains(self, key: Key, over: Key, task: str | None = None) -> tuple[float, list[float]]:

@@ -60,6 +60,9 @@ class StudyConfig(Section):
     """The label (of a series) that gains are measured against, or that figures highlight."""
     per_run: Literal["last", "mean"] = "last"
     """A run's time: when its last task reaches its target, or the mean over its tasks."""
+    criterion: Literal["first", "held"] = "first"
+    """When a task is done: at its first evaluation at the target, or when the mean of its last five
+    is there."""
     final_at: dict[str, Annotated[float, Field(strict=False)]] = Field(default_factory=dict)
     """By task: the time whose last five evaluations are "final"; default: the end."""
     seeds: int = Field(3, ge=1)

@@ -77,7 +77,7 @@ def build_tasks(config: cfg.RunConfig) -> list[Task]:
     for task in config.tasks:
         options = options_of(task, config)
         defaults = defaults_of(task, config)
-        decided = settings_of(task, defaults, config.algorithm.synchronous)
+        decided = settings_of(task, defaults, config.algorithm)
         built = build_task(options, config.simulation.clients, config.seed, decided.name)
         model = built.model
         if task.initialization != "model":

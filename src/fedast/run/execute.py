@@ -183,7 +183,7 @@ def _go(
         checkpointing=checkpointing,
     )
     if out is not None:
-        save_models(out, outcome.models, outcome.result, data_of(config))
+        save_models(out, outcome.models, outcome.result, data_of(config), outcome.raw_models)
         write_result(out, outcome.result)
     return outcome
 

@@ -112,14 +112,20 @@ class Federation:
             variance_window=algorithm.variance_window,
         )
         recording = RecordingLearner(self._learner)
-        self.run_metrics = RunMetrics(specs)
+        averaged = [
+            task.name
+            for task in self._tasks
+            # (Clients are asked about the newest model.)
+            if task.server.averaging.use == "always" and config.federation.evaluate == "server"
+        ]
+        self.run_metrics = RunMetrics(specs, averaged)
         table = config.model_dump(mode="json", exclude={"algorithms"})
         write_atomically(folder / CONFIG, toml.dumps(table))
         self._events = EventFile(folder / EVENTS)
         self._stack.callback(self._events.close)
         schedule, decisions = Schedule(), ScheduleChain()
         metrics = {task.name: task.metric.name for task in self._tasks}
-        event_log = EventLog(self._events, metrics)
+        event_log = EventLog(self._events, metrics, averaged)
         observers: list[Observer] = [self.run_metrics, schedule, decisions, event_log]
 
         def rolled_back(now: float, event: ModelRolledBack) -> None:
@@ -237,8 +243,11 @@ class Federation:
 
     def _finish(self) -> RunResult:
         result = self.result()
-        modules = {task.name: self._learner.module(task.name) for task in self._tasks}
-        save_models(self._folder, modules, result, data_of(self._config))
+        names = [task.name for task in self._tasks]
+        found = {name: self._learner.raw_module(name) for name in names}
+        raw = {name: module for name, module in found.items() if module is not None}
+        modules = {name: self._learner.module(name) for name in names}
+        save_models(self._folder, modules, result, data_of(self._config), raw)
         write_result(self._folder, result)
         self.close()
         return result
@@ -258,8 +267,9 @@ class Federation:
         )
 
     def model(self, task: TaskName) -> torch.Tensor:
-        """The newest model, as a vector."""
-        return self._learner.parameters(task)
+        """A task's result, as a vector: the average of its models, if it has one, otherwise the
+        newest."""
+        return self._learner.result(task)
 
 
 def _lock(folder: Path) -> FileLock:

@@ -34,19 +34,27 @@ def save_models(
     modules: Mapping[TaskName, torch.nn.Module],
     result: RunResult,
     data: Mapping[TaskName, str],
+    raw: Mapping[TaskName, torch.nn.Module] | None = None,
 ) -> None:
-    """Write every task's model and card; ``data`` says what each was trained on."""
+    """Write every task's model and card; ``data`` says what each was trained on. ``raw``: the
+    newest models of tasks of which an average is the result; they go beside it."""
     from safetensors.torch import save_model
 
     places = {task: model_file(folder, task) for task in modules}
     shutil.rmtree(folder / MODELS, ignore_errors=True)
     (folder / MODELS).mkdir(parents=True)
-    for task, module in modules.items():
-        path = places[task]
+
+    def write(module: torch.nn.Module, task: TaskName, path: Path) -> None:
         draft = path.with_name(f"{path.name}.part")
         about = {"task": task, "algorithm": result.algorithm, "seed": str(result.seed)}
         save_model(module, str(draft), metadata=about)  # tied parameters are written once
         draft.replace(path)
+
+    for task, module in (raw or {}).items():
+        write(module, task, places[task].with_name(f"{task}.raw.safetensors"))
+    for task, module in modules.items():
+        path = places[task]
+        write(module, task, path)
         text = _card(task, module, result, data.get(task, "data of your own"), path.name)
         write_atomically(path.with_name(f"{task}.md"), text)
 

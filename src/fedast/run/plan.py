@@ -17,6 +17,7 @@ from fedast.core.protocol import Algorithm, Observer, Pool, TaskSpec
 from fedast.core.streams import Stream
 from fedast.learner.protocol import Learner
 from fedast.parts.errors import ConfigError
+from fedast.records.metrics import HELD
 from fedast.run.build import (
     build_algorithm,
     build_delay,
@@ -51,6 +52,8 @@ class RunPlan:
         """What the algorithm is told: targets only if they end a task."""
         if self.simulation.until == "each":
             return self.goals
+        if self.simulation.until == "held":
+            return tuple(replace(spec, hold=HELD) for spec in self.goals)
         return tuple(replace(spec, target=None) for spec in self.goals)
 
 
@@ -106,6 +109,8 @@ def plan_run(
                 f"tasks.{task.name}",
                 f"its partition has {len(task.partition)} parts for {simulation.clients} clients",
             )
+    own = options.server_defaults()
+    tasks = [replace(task, server=task.server.with_defaults(own)) for task in tasks]
     if options.pools_data:
         tasks, simulation = centralize(tasks, simulation)
     return RunPlan(

@@ -44,6 +44,9 @@ class Outcome:
 
     result: RunResult
     models: Mapping[TaskName, torch.nn.Module]
+    """What was evaluated: of a task with averaging the average of the models."""
+    raw_models: Mapping[TaskName, torch.nn.Module]
+    """The newest models of tasks with averaging."""
     starved: bool
     """Whether it ended because no client would ever be available again."""
     compute: Compute
@@ -56,7 +59,7 @@ class Outcome:
         if (folder / RESULT).exists():
             raise UnusableFolder(f"{folder}: holds another run ({RESULT})")
         folder.mkdir(parents=True, exist_ok=True)
-        save_models(folder, self.models, self.result, {})
+        save_models(folder, self.models, self.result, {}, self.raw_models)
         write_result(folder, self.result)
 
     @property
@@ -137,7 +140,8 @@ def run_world(
         )
         stack.callback(learner.close)
         plane: Learner = learner
-        run_metrics = RunMetrics(plan.goals)
+        averaged = [task.name for task in tasks if task.server.averaging.use == "always"]
+        run_metrics = RunMetrics(plan.goals, averaged)
         watching: list[Observer] = [run_metrics]
         replaying = checkpointing is not None and checkpointing.resume is not None
         log = events
@@ -147,7 +151,8 @@ def run_world(
                 draft = log.with_name(f"{log.name}.part")
                 stack.callback(draft.unlink, missing_ok=True)
             file = stack.enter_context(draft.open("w", encoding="utf-8"))
-            watching.append(EventLog(file, {task.name: task.metric.name for task in tasks}))
+            names = {task.name: task.metric.name for task in tasks}
+            watching.append(EventLog(file, names, averaged))
 
         def live() -> None:
             run_metrics.went_live()
@@ -212,9 +217,12 @@ def run_world(
             else checkpointer.wall_seconds,
             saturated=learner.saturated(),
         )
+        found = {task.name: learner.raw_module(task.name) for task in tasks}
+        raw = {name: module.cpu() for name, module in found.items() if module is not None}
         return Outcome(
             result=result,
             models={task.name: learner.module(task.name).cpu() for task in tasks},
+            raw_models=raw,
             starved=simulator.starved,
             compute=compute,
         )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fedast.algorithms.fedast import FedASTDynamic
+from fedast.algorithms.fedast_plus import FedASTPlus
 from fedast.algorithms.fedbuff import FedBuff
 from fedast.algorithms.options import AlgorithmOptions, BufferedOptions
 from fedast.algorithms.selection import Uniform
@@ -135,6 +136,13 @@ def _check_assumptions(algorithm: AlgorithmOptions) -> None:
         raise ConfigError(
             "algorithm.name", "the analysis is of FedAST only; choose fedast-s or fedast-d"
         )
+    if isinstance(algorithm, FedASTPlus):
+        raise ConfigError(
+            "algorithm.name",
+            "Theorem 1 does not cover fedast-plus: it assumes that any client may be asked, that "
+            "the server rate is fixed and that all updates weigh the same; choose fedast-s or "
+            "fedast-d",
+        )
     if isinstance(algorithm, FedBuff) and algorithm.idle:
         raise ConfigError(
             "algorithm.name",
@@ -169,8 +177,7 @@ def _moving(algorithm: AlgorithmOptions, spec: TaskSpec, tasks: int) -> Moving |
 
 def _specs(config: RunConfig) -> list[TaskSpec]:
     settings = [
-        settings_of(task, defaults_of(task, config), config.algorithm.synchronous)
-        for task in config.tasks
+        settings_of(task, defaults_of(task, config), config.algorithm) for task in config.tasks
     ]
     return plan(settings, config.algorithm, config.simulation)
 
@@ -179,7 +186,7 @@ def _timings(config: RunConfig) -> dict[str, Timing]:
     found = {}
     for task in config.tasks:
         defaults = defaults_of(task, config)
-        decided = settings_of(task, defaults, config.algorithm.synchronous)
+        decided = settings_of(task, defaults, config.algorithm)
         step_cost = defaults.step_cost if task.step_cost is None else task.step_cost
         found[decided.name] = Timing(decided.name, decided.training.local_steps, step_cost)
     return found
