@@ -49,11 +49,16 @@ def edit(folder: Path, old: str, new: str) -> None:
 
 
 def note(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change what the newest checkpoint says about itself."""
+    """Change what the newest checkpoint says about itself, as another version may have written it
+    (one without a checksum)."""
     path = max((folder / FOLDER).glob("*.json"))
     table = json.loads(path.read_text())
+    del table["crc"]
     change(table)
     path.write_text(json.dumps(table))
+    number = f"{table['steps']:012d}"
+    for file in (path, path.with_suffix(".safetensors")):
+        file.rename(file.with_name(f"{number}{file.suffix}"))
 
 
 def refused(folder: Path) -> str:

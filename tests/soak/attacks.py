@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import final
+
+from nats.aio.client import Client
 
 from fedast.federation.nats.connection import TROUBLE
 from fedast.federation.nats.names import (
@@ -22,10 +24,9 @@ from fedast.federation.nats.names import (
     inbox,
     request_subject,
 )
-from fedast.federation.transport import TransportError
+from fedast.federation.nats.setup import client_name
 from tests.soak.harm import Harm
-from tests.soak.hostile import Hostile
-from tests.soak.scene import TASKS, Scene
+from tests.soak.scene import Scene
 
 
 def _others(chance: random.Random, scene: Scene) -> int:
@@ -162,15 +163,30 @@ class ManyConnections:
     name: str = "flood: connections"
 
     async def inflict(self, scene: Scene) -> None:
-        async with scene.attacker() as evil, AsyncExitStack() as stack:
+        opened: list[Client] = []
+
+        async def quiet(error: Exception) -> None:
+            pass
+
+        async with scene.attacker() as evil:
+            context = scene.bed.keys(client_name(evil.number)).context()
 
             async def one() -> None:
-                with suppress(*TROUBLE, TransportError):  # refused, which is as it should be
+                with suppress(*TROUBLE):  # refused, which is as it should be
                     async with asyncio.timeout(10):
-                        again = Hostile.connected(scene.bed, evil.number, TASKS, patience=1.0)
-                        await (await stack.enter_async_context(again)).greet()
+                        opened.append(again := Client())
+                        await again.connect(
+                            scene.bed.url, tls=context, allow_reconnect=False, error_cb=quiet,
+                            max_reconnect_attempts=1,
+                        )  # fmt: skip
+                        await again.publish(hello_subject(evil.number), b"x")
 
             await asyncio.gather(*(one() for _ in range(30)))
+            await asyncio.sleep(self.chance.uniform(0.0, 1.0))
+            for again in opened:
+                with suppress(*TROUBLE, AttributeError):
+                    async with asyncio.timeout(2):
+                        await again.close()
 
     async def recovered(self, scene: Scene) -> bool:
         return True

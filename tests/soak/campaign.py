@@ -94,6 +94,7 @@ async def run(
                 "\n".join(result.problems) + "\n\n" + scene.field.tails()
             )
         result.peaks = scene.peaks
+        await scene.hang_up()
     result.seconds = round(time.monotonic() - began, 1)
     return result
 
@@ -175,7 +176,7 @@ async def _trains(scene: Scene, updates: int, harms: Sequence[Harm]) -> list[str
                     wrong.append(f"{harm.name}: not recovered")
             if not wrong:
                 return []
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.3)
     if scene.ended:
         code = scene.field.processes["server"].returncode
         return [] if code == 0 else [f"the server ended by itself with {code}"]

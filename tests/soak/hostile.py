@@ -32,12 +32,10 @@ class Hostile:
 
     @staticmethod
     @asynccontextmanager
-    async def connected(
-        bed: NatsBed, number: int, tasks: Sequence[str], patience: float = 30.0
-    ) -> AsyncIterator[Hostile]:
+    async def connected(bed: NatsBed, number: int, tasks: Sequence[str]) -> AsyncIterator[Hostile]:
         keys, name = bed.keys(client_name(number)), client_name(number)
         connection = await connect(
-            [bed.url], keys, name=name, inbox_prefix=inbox(number), patience=patience
+            [bed.url], keys, name=name, inbox_prefix=inbox(number), patience=30
         )
         one = Hostile(bed, number, tasks, connection, NatsClient(connection, number, 2.0))
         try:

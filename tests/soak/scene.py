@@ -23,8 +23,9 @@ from typing import Any, final
 import psutil
 
 from fedast.federation import wire
-from fedast.federation.nats.connection import TROUBLE
-from fedast.federation.nats.setup import client_name, register_of
+from fedast.federation.nats.connection import TROUBLE, Connection, close, connect
+from fedast.federation.nats.names import CONTROL_INBOX, CONTROL_SUBJECT
+from fedast.federation.nats.setup import CONTROL, client_name, register_of
 from fedast.federation.transport import TransportError
 from tests.federation.field import Field, Proxy
 from tests.federation.power import LossyDisk, NoSuchDisk
@@ -39,6 +40,19 @@ def load(client):
     digits = load_digits()
     return (digits.data[client % 20::20] / 16).astype("float32"), digits.target[client % 20::20]
 """
+BROKEN = "broken"
+"""A file: while it is there, a function of the operator's raises."""
+_RULES = """
+from pathlib import Path
+from fedast.algorithms.staleness import StalenessOptions
+
+class Weight(StalenessOptions):
+    def build(self):
+        return weight
+
+def weight(staleness):
+    return 1 / (0 if Path(__file__).with_name("{broken}").exists() else 1)
+"""
 _CONFIG = """
 seed = {seed}
 path = ["{folder}"]
@@ -47,6 +61,7 @@ path = ["{folder}"]
 name = "{algorithm}"
 requests = {requests}
 ratio = 2
+staleness_weight = "soak_rules:Weight"
 
 [simulation]
 clients = {clients}
@@ -97,6 +112,7 @@ class Scene:
         """The server's records were once put back to an earlier state."""
         self.punished: set[tuple[str, int]] = set()
         """Strikes and quarantines of honest clients."""
+        self._control: Connection | None = None
         self.peaks: dict[str, int] = {}
         """The most megabytes that server and nats-server were seen to use."""
         self.evaluated_by_clients = self.chance.random() < 0.4
@@ -104,6 +120,7 @@ class Scene:
         algorithm = self.chance.choice(["fedast-d", "fedast-d", "fedast-s"])
         self.requests = 12
         (folder / "soak_data.py").write_text(_DATA)
+        (folder / "soak_rules.py").write_text(_RULES.format(broken=BROKEN))
         self.field.config.write_text(
             _CONFIG.format(
                 seed=seed, folder=folder, algorithm=algorithm, clients=honest,
@@ -208,13 +225,26 @@ class Scene:
     # --- looking on -----------------------------------------------------------------------------
 
     async def ask(self, verb: str, argument: str = "") -> str | None:
-        """The server's answer to a control command; None if it does not answer."""
+        """The server's answer to a control command; None if it does not answer. One connection
+        for all: a new one each time costs more than everything else here."""
+        data = wire.encode(wire.Control(verb, argument))
         try:
-            async with asyncio.timeout(4):
-                data = await self.bed.command(wire.encode(wire.Control(verb, argument)))
-            return wire.decode(data, wire.Control).answer
+            async with asyncio.timeout(6):
+                if self._control is None:
+                    self._control = await connect(
+                        [self.bed.url], self.bed.keys(CONTROL), name=CONTROL,
+                        inbox_prefix=CONTROL_INBOX, patience=2,
+                    )  # fmt: skip
+                found = await self._control.request(CONTROL_SUBJECT, data, timeout=4)
+            return wire.decode(found.data, wire.Control).answer
         except (*TROUBLE, TransportError):
+            await self.hang_up()
             return None
+
+    async def hang_up(self) -> None:
+        connection, self._control = self._control, None
+        if connection is not None:
+            await close(connection)
 
     async def status(self, patience: float = 0.0) -> dict[str, Any] | None:
         end = time.monotonic() + patience
