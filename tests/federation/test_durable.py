@@ -238,3 +238,27 @@ def test_a_disk_of_nats_that_is_too_small_is_named(tmp_path: Path, room: str) ->
                 await bed.server()
 
     asyncio.run(go())
+
+
+def test_a_nats_that_is_slow_keeps_its_streams(tmp_path: Path) -> None:
+    """It hangs for some seconds at each look: that is not a disk that was full."""
+
+    async def settled() -> bool:
+        return True
+
+    async def go() -> None:
+        async with NatsBed(tmp_path, clients=1) as bed, asyncio.timeout(120):
+            server = await bed.server()
+            watch = server._upkeep._watch
+            assert bed._process is not None
+            assert server._keeping is not None
+            server._keeping.cancel()  # only we look
+            for _ in range(2):
+                bed._process.send_signal(signal.SIGSTOP)
+                looking = asyncio.create_task(watch.mend(settled))
+                await asyncio.sleep(4.5)
+                bed._process.send_signal(signal.SIGCONT)
+                await looking
+            assert await watch.look(settled) is None
+
+    asyncio.run(go())

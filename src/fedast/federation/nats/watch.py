@@ -34,6 +34,8 @@ _PROBES = {
     SERVING: f"{SERVER_SUBJECT}.probe",
 }
 _ROOM, _ROOM_SUBJECT = "FEDAST_ROOM", "fedast.room"
+_PATIENCE = 4.0
+"""Seconds that storing something may take, where NATS is not known to be slow."""
 _ENOUGH = 256 * 1024
 """Bytes that must fit on the disk before a stream is created anew."""
 
@@ -98,35 +100,43 @@ class Watch:
             self._tried -= _TRY_EVERY  # look again at once
         if not stuck:
             return
-        if not await self._room():
+        seconds = await self._seconds_to_store()
+        if seconds is None:
             log.error("NATS stores nothing any more: is its disk full? (%s)", ", ".join(stuck))
             return
         for name in stuck:
-            if name != UPDATES or await settled():
+            # A NATS that is overloaded stores what it is given, if late, and elsewhere as late.
+            if await self._stores(name, _PROBES[name], max(_PATIENCE, 10 * seconds)):
+                self._failed.discard(name)
+            elif name != UPDATES or await settled():
                 log.warning("the stream %s stores nothing, though there is room: replaced", name)
                 await self._js.delete_stream(name)
 
-    async def _stores(self, stream: str, probe: str) -> bool:
+    async def _stores(self, stream: str, probe: str, patience: float = _PATIENCE) -> bool:
         try:
-            await self._js.publish(probe, b"", timeout=4)
-            if stream != UPDATES:  # there it is passed over, and goes when it was read
-                await self._js.purge_stream(stream, subject=probe)
+            await self._js.publish(probe, b"", timeout=patience)
         except TimeoutError:
             return not self._connection.is_connected
         except TROUBLE:
-            pass  # it is not there, or it refuses for a reason of its own
+            return True  # it is not there, or it refuses for a reason of its own
+        if stream != UPDATES:  # there it is passed over, and goes when it was read
+            with suppress(*TROUBLE):
+                await self._js.purge_stream(stream, subject=probe)
         return True
 
-    async def _room(self) -> bool:
-        """Whether a new stream can store something."""
+    async def _seconds_to_store(self) -> float | None:
+        """How long it takes to create a stream and to store something in it; None if there is no
+        room."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
             await self._js.add_stream(
                 name=_ROOM, subjects=[_ROOM_SUBJECT], storage=StorageType.FILE, max_bytes=2**20
             )
-            await self._js.publish(_ROOM_SUBJECT, bytes(_ENOUGH), timeout=4)
+            await self._js.publish(_ROOM_SUBJECT, bytes(_ENOUGH), timeout=_PATIENCE)
+            return clock() - began
         except TROUBLE:
-            return False
+            return None
         finally:
             with suppress(*TROUBLE):
                 await self._js.delete_stream(_ROOM)
-        return True
