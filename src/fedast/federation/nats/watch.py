@@ -107,7 +107,7 @@ class Watch:
         for name in stuck:
             # A NATS that is overloaded stores what it is given, if late, and elsewhere as late.
             if await self._stores(name, _PROBES[name], max(_PATIENCE, 10 * seconds)):
-                self._failed.discard(name)
+                self._failed.pop(name, None)
             elif name != UPDATES or await settled():
                 log.warning("the stream %s stores nothing, though there is room: replaced", name)
                 await self._js.delete_stream(name)
