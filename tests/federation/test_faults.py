@@ -120,8 +120,8 @@ def test_an_idle_clients_queue_is_made_anew_less_and_less_often(
 
     asyncio.run(body())
     gaps = [later - sooner for sooner, later in pairwise(again)]
-    assert len(gaps) >= 4
-    for gap, patience in zip(gaps, (4, 8, 16, 16), strict=False):
+    assert len(gaps) >= 3  # then its time is up, and it loses its requests
+    for gap, patience in zip(gaps, (4, 8, 16), strict=False):
         assert patience < gap < patience + 3
 
 
