@@ -177,8 +177,8 @@ def test_no_single_evaluator_decides(tmp_path: Path, lie: dict[str, Any]) -> Non
     assert all(entry["metric"] < 0.8 for entry in first)  # an untrained model is at no target
 
 
-def test_an_evaluation_cannot_be_shadowed(tmp_path: Path) -> None:
-    """The attacker uploads under the names of others what it knows of them: its own token."""
+def test_a_client_that_belittles_every_model_stops_nothing(tmp_path: Path) -> None:
+    """(That only the client that was asked can answer is in ``test_evaluation``.)"""
     how = 'evaluate = "clients"\nevaluators = 3'
     log = siege(tmp_path, claims(metric=0.01, loss=9.0, samples=1), federation=how)
     assert [entry for entry in log if entry["e"] == "evaluated"]

@@ -110,10 +110,6 @@ class Conduct:
         self._ignored.count(client, "heartbeat too many")
         return False
 
-    def not_admitted(self, client: ClientId, why: str) -> None:
-        if self.may_tell(client, "not admitted"):
-            log.warning("client %d is not admitted: %s", client, why)
-
     def may_tell(self, client: ClientId, what: str) -> bool:
         return self._ignored.may_tell(client, what, self._recorder.now)
 

@@ -40,6 +40,6 @@ def lengths(
 
 def _norm(values: npt.NDArray[Any]) -> float:
     """As the write-ahead log keeps it. (In double precision, a norm of floats is always finite.)"""
-    # Not np.linalg.norm: its threads wait for one another in a loop, which on a busy machine took
-    # more time than everything else that is done with an update.
+    # Not np.linalg.norm: by samples of the server's stack on a busy machine, it took more time than
+    # everything else that is done with an update.
     return float(f"{math.sqrt(np.square(values, dtype=np.float64).sum()):.6g}")

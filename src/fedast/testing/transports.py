@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import pytest
 
@@ -25,35 +24,9 @@ from fedast.federation.transport import (
     StorageLost,
     Uploaded,
 )
-
-LIMIT = 40 * 2**20
-
-
-class TransportBed(Protocol):
-    """Opens the ends of one federation: clients 0 to 2, and a server that may be started again
-    (then the one before is fenced off)."""
-
-    async def server(self, after: int = 0, limit: int = LIMIT) -> ServerTransport:
-        """A server, started with these arguments."""
-        ...
-
-    async def started(self, after: int) -> tuple[ServerTransport, str]:
-        """... and the epoch that ``start`` returned."""
-        ...
-
-    async def client(self, number: int) -> ClientTransport: ...
-
-    async def command(self, data: bytes) -> bytes:
-        """Send the server a control command, and wait for its answer."""
-        ...
-
-    async def lose(self) -> None:
-        """Delete everything that the transport stores, while it runs."""
-        ...
-
-
-OpenBed = Callable[[Path], AbstractAsyncContextManager[TransportBed]]
-"""From an empty folder to a bed that is open while the context lasts."""
+from fedast.testing.transport_bed import LIMIT as LIMIT
+from fedast.testing.transport_bed import OpenBed
+from fedast.testing.transport_bed import TransportBed as TransportBed
 
 
 def transport_contract(
