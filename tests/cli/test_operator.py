@@ -14,7 +14,7 @@ import pytest
 from fedast.cli.logfiles import readable
 from fedast.federation.keys import Authority
 from fedast.federation.nats.setup import Layout
-from tests.cli.test_cli import fedast, refused
+from tests.cli.command import fedast, refused
 from tests.federation.nats_support import BINARY, free_port
 
 

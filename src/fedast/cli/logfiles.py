@@ -115,16 +115,20 @@ def show(layout: Layout, name: str | None, lines: int, follow: bool) -> None:
     if not names and not follow:
         click.echo(f"{layout.logs}: there are no logs yet; start it: fedast federation up")
     open_files: dict[Path, tuple[str, TextIO]] = {}
-    for whose, paths in sorted(names.items()):
-        for path in paths if name in (None, whose) else []:
-            file = path.open(encoding="utf-8", errors="replace")
-            for line in deque(file, maxlen=lines):
+    try:
+        for whose, paths in sorted(names.items()):
+            for path in paths if name in (None, whose) else []:
+                file = path.open(encoding="utf-8", errors="replace")
+                open_files[path] = whose, file
+                for line in deque(file, maxlen=lines):
+                    click.echo(f"{whose}: {readable(line)}")
+        while follow:
+            for whose, line in _news(layout, name, open_files):
                 click.echo(f"{whose}: {readable(line)}")
-            open_files[path] = whose, file
-    while follow:
-        for whose, line in _news(layout, name, open_files):
-            click.echo(f"{whose}: {readable(line)}")
-        time.sleep(_POLL)
+            time.sleep(_POLL)
+    finally:
+        for _, opened in open_files.values():
+            opened.close()
 
 
 def _news(
