@@ -32,7 +32,7 @@ from fedast.algorithms.theory import (
     synchronous_round,
 )
 from fedast.config.plan import plan
-from fedast.config.resolve import defaults_of, settings_of
+from fedast.config.resolve import settings_of
 from fedast.config.schema import RunConfig
 from fedast.core.protocol import TaskSpec
 from fedast.core.streams import Stream
@@ -176,19 +176,15 @@ def _moving(algorithm: AlgorithmOptions, spec: TaskSpec, tasks: int) -> Moving |
 
 
 def _specs(config: RunConfig) -> list[TaskSpec]:
-    settings = [
-        settings_of(task, defaults_of(task, config), config.algorithm) for task in config.tasks
-    ]
+    settings = [settings_of(task, config) for task in config.tasks]
     return plan(settings, config.algorithm, config.simulation)
 
 
 def _timings(config: RunConfig) -> dict[str, Timing]:
     found = {}
     for task in config.tasks:
-        defaults = defaults_of(task, config)
-        decided = settings_of(task, defaults, config.algorithm)
-        step_cost = defaults.step_cost if task.step_cost is None else task.step_cost
-        found[decided.name] = Timing(decided.name, decided.training.local_steps, step_cost)
+        decided = settings_of(task, config)
+        found[decided.name] = Timing(decided.name, decided.training.local_steps, decided.step_cost)
     return found
 
 
