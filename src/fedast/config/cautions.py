@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fedast.algorithms.async_progress import least_requests
 from fedast.algorithms.centralized import Centralized
 from fedast.algorithms.fedast import FedASTDynamic
 from fedast.algorithms.fedast_plus import FedASTPlus
@@ -14,7 +15,6 @@ from fedast.algorithms.sequential_fedavg import SequentialFedAvg
 from fedast.algorithms.sync_bayes_st import SyncBayesST
 from fedast.algorithms.sync_st import SyncST
 from fedast.algorithms.sync_ucb_st import SyncUCBST
-from fedast.algorithms.task_state import least_requests
 from fedast.config.plan import plan
 from fedast.config.schema import Simulation
 from fedast.core.protocol import TaskSpec

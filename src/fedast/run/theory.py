@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from fedast.algorithms.async_progress import buffer_size_for, least_requests
 from fedast.algorithms.fedast import FedASTDynamic
 from fedast.algorithms.fedast_plus import FedASTPlus
 from fedast.algorithms.fedbuff import FedBuff
@@ -17,7 +18,6 @@ from fedast.algorithms.options import AlgorithmOptions, BufferedOptions
 from fedast.algorithms.selection import Uniform
 from fedast.algorithms.staleness import Constant
 from fedast.algorithms.sync_st import SyncST
-from fedast.algorithms.task_state import buffer_size_for, least_requests
 from fedast.algorithms.theory import (
     Conditions,
     CorollaryRates,
@@ -45,7 +45,9 @@ from fedast.sim.simulator import Simulator
 
 
 @dataclass(frozen=True)
-class TaskTheory:
+class TheoryRow:
+    """What the analysis says about one task: a row of each table of ``fedast theory``."""
+
     name: str
     setting: Setting
     moving: Moving | None
@@ -64,7 +66,7 @@ class TaskTheory:
 
 @dataclass(frozen=True)
 class Theory:
-    tasks: tuple[TaskTheory, ...]
+    tasks: tuple[TheoryRow, ...]
     model_sync: float
     """Time of a synchronous round by the paper's model, which waits for all requests."""
     simulated_sync: float
@@ -106,7 +108,7 @@ def theory(
         moving = _moving(config.algorithm, spec, len(specs))
         work = _mean_work(config, timings[spec.name])
         found.append(
-            TaskTheory(
+            TheoryRow(
                 name=spec.name,
                 setting=setting,
                 moving=moving,
