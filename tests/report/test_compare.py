@@ -19,17 +19,16 @@ def result(algorithm: str, **times: float | None) -> RunResult:
         algorithm=algorithm,
         seed=1,
         tasks={
-            name: TaskResult("accuracy", time, 0.9, 0.1, 5, 10, 1.0, 2, "target")
+            name: TaskResult(
+                "accuracy", time, 0.9, 0.1, 5, 10, 1.0, 2, "target",
+                curve=(Point(0.0, 0, 0.1, 2.0), Point(time or 50.0, 5, 0.9, 0.1)),
+            )
             for name, time in times.items()
         },
         finish_time=1.0,
         wall_seconds=1.0,
         updates_per_second=1.0,
-        curves={
-            name: (Point(0.0, 0, 0.1, 2.0), Point(time or 50.0, 5, 0.9, 0.1))
-            for name, time in times.items()
-        },
-    )
+    )  # fmt: skip
 
 
 RUNS = {

@@ -46,9 +46,9 @@ from typing import Annotated, Any, ClassVar, final
 from pydantic import Field, SerializeAsAny
 
 from fedast.algorithms.allocation import ALLOCATION_RULES, AllocationOptions
+from fedast.algorithms.async_progress import AsyncProgress
 from fedast.algorithms.fedbuff import IdleOnly
 from fedast.algorithms.options import BufferedOptions
-from fedast.algorithms.task_state import TaskState
 from fedast.core.protocol import Algorithm, ClientId, Pool, TaskName, TaskSpec
 from fedast.core.streams import Stream
 from fedast.parts.registry import Part
@@ -222,7 +222,7 @@ class StepSizes:
         self._usual: dict[TaskName, float] = {}
         """The mean of what updates count by their staleness."""
 
-    def __call__(self, state: TaskState, client: ClientId, staleness: int) -> float:
+    def __call__(self, state: AsyncProgress, client: ClientId, staleness: int) -> float:
         task = state.name
         # By Little's law it will be R / b; what is measured takes over within a few latencies.
         mean = self._staleness.get(task, state.target / state.buffer_size)

@@ -73,7 +73,8 @@ def _task_entry(name: str, kind: type[TaskOptions], source: str) -> Entry:
     if usual is None:
         return found
     what = found.summary.removesuffix(".")
-    return replace(found, summary=f"{what}; target {usual.metric.name} {_levels(usual.targets)}")
+    levels = _levels(kind.targets_by_level(usual))
+    return replace(found, summary=f"{what}; target {usual.metric.name} {levels}")
 
 
 def _levels(targets: Mapping[str, float]) -> str:

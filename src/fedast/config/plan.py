@@ -4,43 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
 
 from fedast.aggregation.server_optimizers import ADAPTIVE_LR
-from fedast.aggregation.settings import ServerSide
 from fedast.algorithms.options import AlgorithmOptions, AsyncOptions
 from fedast.config.schema import Simulation
 from fedast.core.apportion import largest_remainder
 from fedast.core.protocol import TaskSpec
 from fedast.parts.errors import ConfigError
 from fedast.records.run import ALL_TASKS
-from fedast.tasks.metrics import Accuracy, MetricOptions
-from fedast.tasks.task import Allocation, Goal, Training
+from fedast.tasks.metrics import Accuracy
+from fedast.tasks.task import Task
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,59}")
 
 
-class Outline(Protocol):
-    """What planning needs of a task; a ``Task`` is one."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def metric(self) -> MetricOptions: ...
-    @property
-    def training(self) -> Training: ...
-    @property
-    def goal(self) -> Goal: ...
-    @property
-    def allocation(self) -> Allocation: ...
-    @property
-    def server(self) -> ServerSide: ...
-
-
 def plan(
-    tasks: Sequence[Outline], algorithm: AlgorithmOptions, simulation: Simulation
+    tasks: Sequence[Task], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> list[TaskSpec]:
-    """Check what tasks ask for against each other and fill in the rest."""
+    """Check what tasks ask for against each other and fill in the rest. It needs no data."""
     _check(tasks, simulation)
     algorithm.check(active_cap=simulation.active_cap, until=simulation.until)
     requests = [1] * len(tasks)
@@ -69,7 +50,7 @@ def plan(
     ]
 
 
-def _check(tasks: Sequence[Outline], simulation: Simulation) -> None:
+def _check(tasks: Sequence[Task], simulation: Simulation) -> None:
     names = [task.name for task in tasks]
     for name in names:
         if names.count(name) > 1:
@@ -112,7 +93,7 @@ def _check(tasks: Sequence[Outline], simulation: Simulation) -> None:
 
 
 def _allocate(
-    tasks: Sequence[Outline], algorithm: AsyncOptions, simulation: Simulation
+    tasks: Sequence[Task], algorithm: AsyncOptions, simulation: Simulation
 ) -> tuple[list[int], list[int]]:
     """R and b of every task. Tasks that join later take their R from those of the start."""
     first = [task for task in tasks if task.goal.join_time == 0]
@@ -177,12 +158,12 @@ def _total_requests(
     return max(len(asked), usual)
 
 
-def _server_lr(algorithm: AlgorithmOptions, task: Outline) -> float:
+def _server_lr(algorithm: AlgorithmOptions, task: Task) -> float:
     # The algorithm's rate scales updates; an adaptive optimizer's step is the rate itself.
     return ADAPTIVE_LR if task.server.optimizer.adaptive else algorithm.server_lr
 
 
-def _check_aggregators(tasks: Sequence[Outline], updates: Sequence[int | None]) -> None:
+def _check_aggregators(tasks: Sequence[Task], updates: Sequence[int | None]) -> None:
     """An aggregator that cuts nothing off would be the mean by another name."""
     for task, count in zip(tasks, updates, strict=True):
         how = task.server.aggregator

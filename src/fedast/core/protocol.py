@@ -317,7 +317,7 @@ class Pool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """A snapshot of one task, for people to watch."""
+    """Where a running task stands, for the live table and for monitoring."""
 
     name: TaskName
     round: int

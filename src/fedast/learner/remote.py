@@ -11,7 +11,7 @@ import torch
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.learner.inference import ModuleInference
 from fedast.learner.kept import KeptBooks, KeptVersions
-from fedast.learner.models import Snapshot, TaskModels
+from fedast.learner.models import ServerModels, Snapshot
 from fedast.learner.protocol import Evaluation
 from fedast.learner.replay import check_all_used
 from fedast.learner.requests import Books, OpenRequests
@@ -47,7 +47,7 @@ class RemoteLearner:
         variance_window: int,
     ) -> None:
         self._device = device
-        self._models = TaskModels(
+        self._models = ServerModels(
             tasks, server_lrs, seed=seed, device=device, inference=ModuleInference
         )
         self._requests = OpenRequests([task.name for task in tasks], variance_window)

@@ -49,6 +49,8 @@ class Point:
 
 @dataclass(slots=True)
 class TaskMetrics:
+    """A task's numbers so far; ``RunResult.of`` makes its ``TaskResult`` from them."""
+
     spec: TaskSpec
     rounds: int = 0
     updates: int = 0

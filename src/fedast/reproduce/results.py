@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from fedast.records.compact import CompactRun, TaskRecord
+from fedast.records.compact import CompactRun
+from fedast.records.run import TaskResult
 from fedast.reproduce.claims import Claim
 
 Key: TypeAlias = tuple[str, ...]
@@ -123,10 +124,10 @@ class StudyResults:
             return None
         return max(known) if self.per_run == "last" else statistics.fmean(known)
 
-    def done(self, task: TaskRecord) -> float | None:
+    def done(self, task: TaskResult) -> float | None:
         """When a task was done, by the study's criterion."""
         held = self.criterion == "held"
-        return task.result.time_held if held else task.result.time_to_target
+        return task.time_held if held else task.time_to_target
 
     def diverged(self, key: Key, task: str | None = None) -> int:
         """How many runs have a task (or this task) that diverged."""
@@ -136,7 +137,7 @@ class StudyResults:
         )
 
     def values(
-        self, key: Key, of: Callable[[TaskRecord], float | None], task: str | None = None
+        self, key: Key, of: Callable[[TaskResult], float | None], task: str | None = None
     ) -> dict[int, float]:
         """By seed, the mean over a run's tasks (or the value of one); runs without are left out."""
         self.runs_of(key)

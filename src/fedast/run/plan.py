@@ -104,6 +104,10 @@ def plan_run(
     """
     options = ALGORITHMS.parse(algorithm, "algorithm")
     for task in tasks:
+        if not task.trainable:
+            raise ConfigError(
+                f"tasks.{task.name}", "has no model and data; give model, train, test and partition"
+            )
         if len(task.partition) != simulation.clients:
             raise ConfigError(
                 f"tasks.{task.name}",

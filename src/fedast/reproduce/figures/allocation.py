@@ -23,7 +23,7 @@ def allocation(results: StudyResults) -> Figure:
             continue
         run = runs[0]
         for number, (name, task) in enumerate(run.tasks.items()):
-            end = task.result.time_to_target or run.finish_time
+            end = task.time_to_target or run.finish_time
             times = [time for time, _ in task.requests] + [end]
             counts = [count for _, count in task.requests]
             panel.step(times, [*counts, counts[-1]], where="post", color=colour_of(number),

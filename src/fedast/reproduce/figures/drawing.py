@@ -66,7 +66,7 @@ def colour_of(number: int) -> str:
 def metric_of(results: StudyResults) -> str:
     """The name of the tasks' metric, for labels; "metric" if they have several."""
     names = {
-        task.result.metric
+        task.metric
         for runs in results.runs.values()
         for run in runs.values()
         for task in run.tasks.values()

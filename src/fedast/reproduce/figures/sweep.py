@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedast.records.compact import TaskRecord
+from fedast.records.run import TaskResult
 from fedast.report.figures import DASHES
 from fedast.reproduce.figures.drawing import colour_of, empty, frame, legend, metric_of
 from fedast.reproduce.figures.registry import study_figure
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @study_figure("sweep-time", roles=("x",))
 def sweep_time(results: StudyResults) -> Figure:
     """Times to target along the axis x."""
-    return _sweep(results, [("simulated time to target", lambda t: t.result.time_to_target)])
+    return _sweep(results, [("simulated time to target", lambda t: t.time_to_target)])
 
 
 @study_figure("sweep-rounds", roles=("x",))
@@ -39,14 +39,14 @@ def sweep_final(results: StudyResults) -> Figure:
     return _sweep(
         results,
         [
-            (f"final {metric_of(results)}", lambda task: task.final),
-            ("final loss", lambda task: task.final_loss),
+            (f"final {metric_of(results)}", lambda task: task.final_mean),
+            ("final loss", lambda task: task.final_loss_mean),
         ],
     )
 
 
 def _sweep(
-    results: StudyResults, quantities: Sequence[tuple[str, Callable[[TaskRecord], float | None]]]
+    results: StudyResults, quantities: Sequence[tuple[str, Callable[[TaskResult], float | None]]]
 ) -> Figure:
     panels, axis = results.labels("panel"), results.axis("x")
     assert axis is not None
@@ -68,7 +68,7 @@ def _sweep(
 
 
 def _sweep_panel(
-    panel: Axes, results: StudyResults, panel_label: str, of: Callable[[TaskRecord], float | None]
+    panel: Axes, results: StudyResults, panel_label: str, of: Callable[[TaskResult], float | None]
 ) -> None:
     axis = results.axis("x")
     assert axis is not None

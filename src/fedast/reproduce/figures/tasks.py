@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedast.records.compact import TaskRecord
+from fedast.records.run import TaskResult
 from fedast.reproduce.figures.drawing import colour_of, empty, frame, legend, metric_of, runs_if_any
 from fedast.reproduce.figures.registry import study_figure
 from fedast.reproduce.results import StudyResults
@@ -45,7 +45,7 @@ def tasks(results: StudyResults) -> Figure:
     return figure
 
 
-def _one_run(panel: Axes, task: str, record: TaskRecord, target: float | None, number: int) -> None:
+def _one_run(panel: Axes, task: str, record: TaskResult, target: float | None, number: int) -> None:
     colour = colour_of(number)
     panel.plot(
         [p.time for p in record.curve], [p.value for p in record.curve],
@@ -53,7 +53,7 @@ def _one_run(panel: Axes, task: str, record: TaskRecord, target: float | None, n
     )  # fmt: skip
     if target is not None:
         panel.axhline(target, color=colour, linewidth=0.6, linestyle=":", alpha=0.8)
-    done = record.result.time_to_target
+    done = record.time_to_target
     if done is not None:
         panel.axvline(done, color=colour, linewidth=1.0, linestyle="--")
         panel.annotate(
