@@ -31,6 +31,7 @@ from tests.federation.support import audit, events
 chaos = pytest.mark.chaos
 
 
+@pytest.mark.slow
 def test_a_client_killed_in_training_is_replaced(tmp_path: Path) -> None:
     with Field(tmp_path, lease=2.0) as field:
         field.start_all()
