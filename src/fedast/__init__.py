@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         ShiftedExponential,
         Uniform,
     )
+    from fedast.sweeps.run import SweepOutcome, sweep
     from fedast.tasks.dataset import Arrays, Windows
     from fedast.tasks.metrics import MetricOptions
     from fedast.tasks.options import TaskOptions
@@ -102,6 +103,7 @@ _HOMES = {
         "ShiftedExponential",
         "Uniform",
     ),
+    "fedast.sweeps.run": ("SweepOutcome", "sweep"),
     "fedast.tasks.dataset": ("Arrays", "Windows"),
     "fedast.tasks.metrics": ("MetricOptions",),
     "fedast.tasks.options": ("TaskOptions",),
@@ -157,6 +159,7 @@ __all__ = [
     "Simulation",
     "SpeedGroups",
     "StalenessOptions",
+    "SweepOutcome",
     "SyncBayesST",
     "SyncOptions",
     "SyncST",
@@ -175,6 +178,7 @@ __all__ = [
     "power_law",
     "shards",
     "simulate",
+    "sweep",
 ]
 
 

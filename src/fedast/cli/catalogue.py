@@ -22,9 +22,13 @@ from fedast.parts.errors import ConfigError, nearest
 from fedast.parts.options import Options
 from fedast.reproduce.figures.registry import FIGURES
 from fedast.run.executors import EXECUTORS
+from fedast.sweeps.samplers import SAMPLERS
 from fedast.tasks.options import TaskOptions
 
-KINDS = {**CONFIGURED, EXECUTORS.kind: EXECUTORS, FIGURES.kind: FIGURES}
+KINDS = {
+    **CONFIGURED,
+    **{registry.kind: registry for registry in (EXECUTORS, SAMPLERS, FIGURES)},
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ def _collect(
                 {value.label: value.chosen for value in axis.values if value.chosen},
             )
             for axis in study.axes
+            if axis.role is not None  # which check has seen to
         ),
         runs=runs,
         folders=folders,
