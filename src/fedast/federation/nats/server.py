@@ -34,6 +34,7 @@ from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 from fedast.core.protocol import ClientId
 from fedast.federation.backoff import retry
 from fedast.federation.nats.accounts import MESSAGE
+from fedast.federation.nats.background import end
 from fedast.federation.nats.commands import Commands
 from fedast.federation.nats.connection import TROUBLE, Connection, close
 from fedast.federation.nats.heartbeats import Heartbeats
@@ -388,8 +389,7 @@ class NatsServer:
             await self._connection.publish(command.reply, data)
 
     async def close(self) -> None:
-        for task in (self._reading, self._hearing, self._keeping, *self._creating.values()):
-            if task is not None:
-                task.cancel()
+        await end(self._keeping)  # first: where it creates streams again, it begins to read anew
+        await end(self._reading, self._hearing, *self._creating.values())
         await self._upkeep.end()
         await close(self._connection)

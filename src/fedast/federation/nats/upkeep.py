@@ -11,6 +11,7 @@ from typing import final
 from nats.js import JetStreamContext
 
 from fedast.federation.backoff import retry
+from fedast.federation.nats.background import end
 from fedast.federation.nats.connection import TROUBLE, Connection
 from fedast.federation.nats.fence import Fence
 from fedast.federation.nats.names import REQUESTS
@@ -111,8 +112,7 @@ class Upkeep:
 
     async def end(self) -> None:
         """Let another server begin at once."""
-        if self._new_epoch is not None:
-            self._new_epoch.cancel()
+        await end(self._new_epoch)
         if self.fence.term:
             with suppress(*TROUBLE, Fenced):
                 await asyncio.wait_for(self.fence.release(), 3)
