@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, final
@@ -272,11 +272,10 @@ class NatsServer:
         self._ready.clear()  # queues of clients that were admitted later: at their heartbeats
         return await self._prepare(self._limit)
 
-    @contextmanager
-    def _no_reading(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _no_reading(self) -> AsyncIterator[None]:
         assert self._uploads is not None
-        if self._reading is not None:
-            self._reading.cancel()
+        await end(self._reading)
         try:
             yield
         finally:

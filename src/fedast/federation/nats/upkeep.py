@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import final
 
 from nats.js import JetStreamContext
@@ -31,7 +31,7 @@ class Upkeep:
         *,
         where: str,
         prepare: Callable[[], Awaitable[int]],
-        no_reading: Callable[[], AbstractContextManager[None]],
+        no_reading: Callable[[], AbstractAsyncContextManager[None]],
         tell: Callable[[StorageLost], None],
     ) -> None:
         """``where``: this server's machine and folder. ``prepare`` creates streams and queues that
@@ -87,7 +87,7 @@ class Upkeep:
         """Create the streams and queues that are missing, and read all uploads again."""
         log.warning("%s: creating what is missing", why)
         uploads.forget()
-        with self._no_reading():
+        async with self._no_reading():
             await self._prepare()
             await uploads.locate()
             await self._watch.remember()
