@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, final
@@ -34,6 +34,7 @@ from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 from fedast.core.protocol import ClientId
 from fedast.federation.backoff import retry
 from fedast.federation.nats.accounts import MESSAGE
+from fedast.federation.nats.background import end
 from fedast.federation.nats.commands import Commands
 from fedast.federation.nats.connection import TROUBLE, Connection, close
 from fedast.federation.nats.heartbeats import Heartbeats
@@ -271,11 +272,10 @@ class NatsServer:
         self._ready.clear()  # queues of clients that were admitted later: at their heartbeats
         return await self._prepare(self._limit)
 
-    @contextmanager
-    def _no_reading(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _no_reading(self) -> AsyncIterator[None]:
         assert self._uploads is not None
-        if self._reading is not None:
-            self._reading.cancel()
+        await end(self._reading)
         try:
             yield
         finally:
@@ -388,8 +388,7 @@ class NatsServer:
             await self._connection.publish(command.reply, data)
 
     async def close(self) -> None:
-        for task in (self._reading, self._hearing, self._keeping, *self._creating.values()):
-            if task is not None:
-                task.cancel()
+        await end(self._keeping)  # first: where it creates streams again, it begins to read anew
+        await end(self._reading, self._hearing, *self._creating.values())
         await self._upkeep.end()
         await close(self._connection)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import final
 
 from nats.js import JetStreamContext
 
 from fedast.federation.backoff import retry
+from fedast.federation.nats.background import end
 from fedast.federation.nats.connection import TROUBLE, Connection
 from fedast.federation.nats.fence import Fence
 from fedast.federation.nats.names import REQUESTS
@@ -30,7 +31,7 @@ class Upkeep:
         *,
         where: str,
         prepare: Callable[[], Awaitable[int]],
-        no_reading: Callable[[], AbstractContextManager[None]],
+        no_reading: Callable[[], AbstractAsyncContextManager[None]],
         tell: Callable[[StorageLost], None],
     ) -> None:
         """``where``: this server's machine and folder. ``prepare`` creates streams and queues that
@@ -86,7 +87,7 @@ class Upkeep:
         """Create the streams and queues that are missing, and read all uploads again."""
         log.warning("%s: creating what is missing", why)
         uploads.forget()
-        with self._no_reading():
+        async with self._no_reading():
             await self._prepare()
             await uploads.locate()
             await self._watch.remember()
@@ -111,8 +112,7 @@ class Upkeep:
 
     async def end(self) -> None:
         """Let another server begin at once."""
-        if self._new_epoch is not None:
-            self._new_epoch.cancel()
+        await end(self._new_epoch)
         if self.fence.term:
             with suppress(*TROUBLE, Fenced):
                 await asyncio.wait_for(self.fence.release(), 3)
