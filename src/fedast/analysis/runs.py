@@ -12,7 +12,7 @@ import os
 import tomllib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final, overload
@@ -56,6 +56,7 @@ class Run:
     tasks: Mapping[TaskName, TaskResult]
     """Empty while the run has no result."""
     _curves: Mapping[TaskName, Sequence[Point]]
+    _raw_curves: Mapping[TaskName, Sequence[Point]] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -72,8 +73,13 @@ class Run:
 
     @property
     def curves(self) -> Frame:
-        """A row for every evaluation."""
-        return frame(self._curve_rows(), _CURVES)
+        """A row for every evaluation of the model that decides: the newest, or an average."""
+        return frame(self._curve_rows(self._curves), _CURVES)
+
+    @property
+    def raw_curves(self) -> Frame:
+        """A row for every evaluation of the newest model, for tasks where an average decides."""
+        return frame(self._curve_rows(self._raw_curves), _CURVES)
 
     @property
     def results(self) -> Frame:
@@ -106,8 +112,8 @@ class Run:
     def _named(self) -> dict[str, Any]:
         return {"run": self.name, "algorithm": self.algorithm, "seed": self.seed}
 
-    def _curve_rows(self) -> Iterator[Row]:
-        for name, points in self._curves.items():
+    def _curve_rows(self, curves: Mapping[TaskName, Sequence[Point]]) -> Iterator[Row]:
+        for name, points in curves.items():
             metric = self.tasks[name].metric
             for point in points:
                 yield {
@@ -209,8 +215,13 @@ class Runs(Sequence[Run]):
 
     @property
     def curves(self) -> Frame:
-        """A row for every evaluation of every run."""
-        return frame((row for run in self for row in run._curve_rows()), _CURVES)
+        """A row for every evaluation of the model that decides, of every run."""
+        return frame((row for run in self for row in run._curve_rows(run._curves)), _CURVES)
+
+    @property
+    def raw_curves(self) -> Frame:
+        """A row for every evaluation of the newest model beside an average, of every run."""
+        return frame((row for run in self for row in run._curve_rows(run._raw_curves)), _CURVES)
 
     @property
     def results(self) -> Frame:
@@ -297,7 +308,10 @@ def _read(name: str, path: Path) -> Run:
             return Run(name, path, record.algorithm, record.seed, tasks, curves)
         if (path / RESULT).is_file():
             result: RunResult = read_result(path)
-            return Run(name, path, result.algorithm, result.seed, result.tasks, result.curves)
+            return Run(
+                name, path, result.algorithm, result.seed, result.tasks, result.curves,
+                result.raw_curves,
+            )  # fmt: skip
         settings = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
         algorithm = settings["algorithm"]["name"]
         return Run(name, path, algorithm, settings.get("seed", 0), {}, {})

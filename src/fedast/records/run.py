@@ -7,6 +7,7 @@ Schema 2 is written, schema 1 is still read: its ``curves.csv`` has the metric i
 from __future__ import annotations
 
 import csv
+import heapq
 import io
 import json
 import shutil
@@ -73,12 +74,15 @@ class RunResult:
     wall_seconds: float
     updates_per_second: float
     curves: Mapping[TaskName, tuple[Point, ...]] = field(repr=False)
+    """Of the model that decides: the newest, or the average of tasks with averaging."""
     requests: Mapping[TaskName, tuple[tuple[float, int], ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
     """Reallocations by task, as (time, active requests); not in the files."""
     fedast: str | None = field(default=None, compare=False)
     """The version that made it; None for 0.1.0, which did not write it."""
+    raw_curves: Mapping[TaskName, tuple[Point, ...]] = field(default_factory=dict, repr=False)
+    """Of the newest model, for tasks whose curve is that of an average."""
 
     @property
     def reached_all(self) -> bool:
@@ -102,7 +106,7 @@ class RunResult:
     ) -> RunResult:
         """``finals`` are metric and loss on a larger test set, for tasks that have one;
         ``saturated`` counts updates with clipped values, for tasks trained in fp16."""
-        tasks, curves, requests = {}, {}, {}
+        tasks, curves, raw_curves, requests = {}, {}, {}, {}
         for name, task in run_metrics.tasks.items():
             last = (task.curve[-1].value, task.curve[-1].loss) if task.curve else None
             last = finals.get(name, last)
@@ -121,6 +125,8 @@ class RunResult:
                 time_held=task.time_held,
             )
             curves[name] = tuple(task.curve)
+            if task.raw_curve:
+                raw_curves[name] = tuple(task.raw_curve)
             requests[name] = tuple(task.requests)
         ends = [
             task.finish_time for task in run_metrics.tasks.values() if task.finish_time is not None
@@ -133,6 +139,7 @@ class RunResult:
             wall_seconds=wall_seconds,
             updates_per_second=run_metrics.updates / wall_seconds if wall_seconds > 0 else 0.0,
             curves=curves,
+            raw_curves=raw_curves,
             requests=requests,
             fedast=__version__,
         )
@@ -184,7 +191,9 @@ def write_result(folder: Path, result: RunResult) -> None:
     writer.writerow(_COLUMNS)
     for name, curve in result.curves.items():
         metric = result.tasks[name].metric
-        writer.writerows((name, p.time, p.round, p.model, metric, p.value, p.loss) for p in curve)
+        raw = result.raw_curves.get(name, ())
+        points = heapq.merge(curve, raw, key=lambda point: (point.time, point.round))
+        writer.writerows((name, p.time, p.round, p.model, metric, p.value, p.loss) for p in points)
     write_atomically(folder / CURVES, table.getvalue())
     text = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
     write_atomically(folder / RESULT, text)
@@ -205,9 +214,9 @@ def read_run(folder: Path) -> RunResult:
             f"{' and '.join(map(str, READABLE))}"
         )
     value = "accuracy" if schema == 1 else "value"
-    curves: dict[TaskName, list[Point]] = {name: [] for name in data["tasks"]}
+    points: dict[TaskName, list[Point]] = {name: [] for name in data["tasks"]}
     for row in rows:
-        curves[row["task"]].append(
+        points[row["task"]].append(
             Point(
                 float(row["time"]),
                 int(row["round"]),
@@ -216,6 +225,12 @@ def read_run(folder: Path) -> RunResult:
                 "average" if row.get("model") == "average" else "raw",
             )
         )
+    curves, raw_curves = {}, {}
+    for name, found in points.items():
+        averages = tuple(point for point in found if point.model == "average")
+        curves[name] = averages or tuple(found)  # where there is an average, it decides
+        if averages and len(averages) < len(found):
+            raw_curves[name] = tuple(point for point in found if point.model == "raw")
     return RunResult(
         algorithm=data["algorithm"],
         seed=data["seed"],
@@ -224,5 +239,6 @@ def read_run(folder: Path) -> RunResult:
         wall_seconds=data["wall_seconds"],
         updates_per_second=data["updates_per_second"],
         fedast=data.get("fedast"),
-        curves={name: tuple(points) for name, points in curves.items()},
+        curves=curves,
+        raw_curves=raw_curves,
     )
