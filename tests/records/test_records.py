@@ -117,11 +117,19 @@ def test_records_read_back(tmp_path: Path) -> None:
 
 
 def test_an_averaged_model_has_points_of_its_own(tmp_path: Path) -> None:
-    task = result().tasks["a"]
-    averaged = (*task.curve, Point(12.5, 40, 0.93, 0.2, "average"))
-    run = replace(result(), tasks={"a": replace(task, curve=averaged)})
+    """It is the curve; that of the newest model is beside it, and apart when read back."""
+    average = (Point(0.0, 0, 0.1, 2.3, "average"), Point(12.5, 40, 0.93, 0.2, "average"))
+    raw = (Point(0.0, 0, 0.1, 2.3),)
+    task = replace(result().tasks["a"], curve=average, raw_curve=raw)
+    run = replace(result(), tasks={"a": task})
     write_result(tmp_path, run)
-    assert read_run(tmp_path).curves == run.curves
+    assert (tmp_path / "curves.csv").read_text().splitlines()[1:] == [
+        "a,0.0,0,average,accuracy,0.1,2.3",
+        "a,0.0,0,raw,accuracy,0.1,2.3",
+        "a,12.5,40,average,accuracy,0.93,0.2",
+    ]
+    again = read_run(tmp_path)
+    assert (again.curves, again.raw_curves) == (run.curves, run.raw_curves)
 
 
 def test_schema_1_is_still_read(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ CASES = [
     ("fedast-s", ("tasks.1.server_optimizer=adam", "tasks.1.join_time=3.0")),
     ("fedast-plus", ()),
     ("fedast-plus", ("algorithm.reference=400.0", "algorithm.largest=1.0", "algorithm.ratio=1.5")),
-    ("sync-st", ("tasks.0.averaging=always", "tasks.1.averaging=always")),
+    ("sync-st", ("tasks.0.averaging={use='always', raw_every=2}", "tasks.1.averaging=always")),
     ("sync-st", ("algorithm.first_k=4", "compute.trainer=batched")),
     ("sync-ucb-st", ("algorithm.first_k=4",)),
     ("sync-bayes-st", ("algorithm.first_k=4",)),

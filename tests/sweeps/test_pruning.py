@@ -37,9 +37,10 @@ def result(time: float | None, now: float, curve: Iterable[Point] = ()) -> RunRe
     reason = "target" if over else "time" if now >= LIMIT else "interrupted"
     points = tuple(point for point in curve if point.time <= now)
     final = points[-1].value if points else None
-    task = TaskResult("accuracy", time if over else None, final, None, 1, 1, 0.0, 0, reason)
+    reached = time if over else None
+    task = TaskResult("accuracy", reached, final, None, 1, 1, 0.0, 0, reason, curve=points)
     ends = time if over and time is not None else now
-    return RunResult("fedast-d", 1, {TASK: task}, ends, 1.0, 1.0, {TASK: points})
+    return RunResult("fedast-d", 1, {TASK: task}, ends, 1.0, 1.0)
 
 
 class Played:

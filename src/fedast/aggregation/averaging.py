@@ -30,6 +30,9 @@ class Averaging(Section):
     model."""
     exponent: float = Field(12.0, ge=0, le=1e6)
     """p: the average covers about the last t / (p + 1) of t rounds."""
+    raw_every: int = Field(5, ge=0)
+    """Every so many-th evaluation is also made of the newest model, for the records alone (rows
+    whose model is raw); 0: never."""
 
 
 @final

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final, overload
+from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 from fedast.analysis.frames import Frame, Row, frame
 from fedast.core.protocol import TaskName
@@ -75,8 +75,13 @@ class Run:
 
     @property
     def curves(self) -> Frame:
-        """A row for every evaluation."""
-        return frame(self._curve_rows(), _CURVES)
+        """A row for every evaluation of the model that decides: the newest, or an average."""
+        return frame(self._curve_rows("curve"), _CURVES)
+
+    @property
+    def raw_curves(self) -> Frame:
+        """A row for every evaluation of the newest model, for tasks where an average decides."""
+        return frame(self._curve_rows("raw_curve"), _CURVES)
 
     @property
     def results(self) -> Frame:
@@ -115,9 +120,9 @@ class Run:
     def _named(self) -> dict[str, Any]:
         return {"run": self.name, "algorithm": self.algorithm, "seed": self.seed}
 
-    def _curve_rows(self) -> Iterator[Row]:
+    def _curve_rows(self, which: Literal["curve", "raw_curve"]) -> Iterator[Row]:
         for name, task in self.tasks.items():
-            for point in task.curve:
+            for point in task.curve if which == "curve" else task.raw_curve:
                 yield {
                     **self._named(),
                     "task": name,
@@ -236,8 +241,13 @@ class Runs(Sequence[Run]):
 
     @property
     def curves(self) -> Frame:
-        """A row for every evaluation of every run."""
-        return frame((row for run in self for row in run._curve_rows()), _CURVES)
+        """A row for every evaluation of the model that decides, of every run."""
+        return frame((row for run in self for row in run._curve_rows("curve")), _CURVES)
+
+    @property
+    def raw_curves(self) -> Frame:
+        """A row for every evaluation of the newest model beside an average, of every run."""
+        return frame((row for run in self for row in run._curve_rows("raw_curve")), _CURVES)
 
     @property
     def results(self) -> Frame:

@@ -145,6 +145,9 @@ class Evaluated:
     round: Version
     metric: float
     loss: float
+    raw: tuple[float, float] | None = None
+    """Metric and loss of the newest model, where an average of the models was evaluated: for
+    observers, algorithms never get it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,7 +253,7 @@ class Driver:
         if self.roll_backs.judge(task, found.round, *typical):
             self._roll_back(task, f"its metric was {typical[0]:g}, its loss {typical[1]:g}")
             return Evaluated(task, round_, *self.roll_backs.good(task))
-        return Evaluated(task, round_, found.metric, found.loss)
+        return Evaluated(task, round_, found.metric, found.loss, found.raw)
 
     def _roll_back(self, task: TaskName, why: str) -> None:
         """Back to the last good version, as a new one. What was trained on versions since is of no
@@ -296,7 +296,7 @@ class Driver:
                 self.roll_backs.keep(command.task)
                 found = self._learner.evaluate(command.task)
                 version = self.roll_backs.version(command.task, command.round)
-                evaluated = Evaluated(command.task, version, found.metric, found.loss)
+                evaluated = Evaluated(command.task, version, found.metric, found.loss, found.raw)
                 return self._judged(command.round, evaluated, (found.metric, found.loss))
             case MeasureVariances():
                 return VariancesMeasured(

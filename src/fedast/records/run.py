@@ -7,10 +7,11 @@ Schema 2 is written, schema 1 is still read: its ``curves.csv`` has the metric i
 from __future__ import annotations
 
 import csv
+import heapq
 import io
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,10 @@ class TaskResult:
     time_held: float | None = None
     """When the mean of the last five evaluations was first at the target; None: it never was."""
     curve: tuple[Point, ...] = field(default=(), repr=False)
-    """All evaluations; in a compact run about a hundred of them."""
+    """All evaluations of the model that decides: the newest, or the average of a task with
+    averaging; in a compact run about a hundred of them."""
+    raw_curve: tuple[Point, ...] = field(default=(), repr=False)
+    """Evaluations of the newest model, if ``curve`` is that of an average; not in compact runs."""
     requests: tuple[tuple[float, int], ...] = field(default=(), repr=False, compare=False)
     """Reallocations as (time, active requests from then on), in a compact run with the initial
     allocation; ``result.json`` has none."""
@@ -76,7 +80,7 @@ class TaskResult:
 
     def to_json(self) -> dict[str, Any]:
         """Its part of ``result.json``: the numbers that every run has."""
-        table = asdict(replace(self, curve=(), requests=()))
+        table = asdict(replace(self, curve=(), raw_curve=(), requests=()))
         for key in _ELSEWHERE:
             del table[key]
         for key in ("saturated", "time_held"):
@@ -85,7 +89,9 @@ class TaskResult:
         return table
 
 
-_ELSEWHERE = ("curve", "requests", "final_mean", "final_loss_mean", "rounds_to_target", "swing")
+_ELSEWHERE = (
+    "curve", "raw_curve", "requests", "final_mean", "final_loss_mean", "rounds_to_target", "swing"
+)  # fmt: skip
 """What of a ``TaskResult`` is in ``curves.csv`` or in compact runs, not in ``result.json``."""
 
 
@@ -105,6 +111,11 @@ class RunResult:
     @property
     def curves(self) -> dict[TaskName, tuple[Point, ...]]:
         return {name: task.curve for name, task in self.tasks.items()}
+
+    @property
+    def raw_curves(self) -> dict[TaskName, tuple[Point, ...]]:
+        """Of tasks whose curve is that of an average."""
+        return {name: task.raw_curve for name, task in self.tasks.items() if task.raw_curve}
 
     @property
     def requests(self) -> dict[TaskName, tuple[tuple[float, int], ...]]:
@@ -150,6 +161,7 @@ class RunResult:
                 saturated=(saturated or {}).get(name),
                 time_held=task.time_held,
                 curve=tuple(task.curve),
+                raw_curve=tuple(task.raw_curve),
                 requests=tuple(task.requests),
             )
         ends = [
@@ -210,9 +222,11 @@ def write_result(folder: Path, result: RunResult) -> None:
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(_COLUMNS)
-    for name, curve in result.curves.items():
-        metric = result.tasks[name].metric
-        writer.writerows((name, p.time, p.round, p.model, metric, p.value, p.loss) for p in curve)
+    for name, task in result.tasks.items():
+        points = heapq.merge(task.curve, task.raw_curve, key=lambda p: (p.time, p.round))
+        writer.writerows(
+            (name, p.time, p.round, p.model, task.metric, p.value, p.loss) for p in points
+        )
     write_atomically(folder / CURVES, table.getvalue())
     text = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
     write_atomically(folder / RESULT, text)
@@ -233,9 +247,9 @@ def read_run(folder: Path) -> RunResult:
             f"{' and '.join(map(str, READABLE))}"
         )
     value = "accuracy" if schema == 1 else "value"
-    curves: dict[TaskName, list[Point]] = {name: [] for name in data["tasks"]}
+    points: dict[TaskName, list[Point]] = {name: [] for name in data["tasks"]}
     for row in rows:
-        curves[row["task"]].append(
+        points[row["task"]].append(
             Point(
                 float(row["time"]),
                 int(row["round"]),
@@ -247,12 +261,18 @@ def read_run(folder: Path) -> RunResult:
     return RunResult(
         algorithm=data["algorithm"],
         seed=data["seed"],
-        tasks={
-            name: TaskResult(**task, curve=tuple(curves[name]))
-            for name, task in data["tasks"].items()
-        },
+        tasks={name: _task_result(task, points[name]) for name, task in data["tasks"].items()},
         finish_time=data["finish_time"],
         wall_seconds=data["wall_seconds"],
         updates_per_second=data["updates_per_second"],
         fedast=data.get("fedast"),
     )
+
+
+def _task_result(table: Mapping[str, Any], points: Sequence[Point]) -> TaskResult:
+    """Where an average was evaluated, it is the curve."""
+    averages = tuple(point for point in points if point.model == "average")
+    if not averages:
+        return TaskResult(**table, curve=tuple(points))
+    raw = tuple(point for point in points if point.model == "raw")
+    return TaskResult(**table, curve=averages, raw_curve=raw)
