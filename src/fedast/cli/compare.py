@@ -16,6 +16,7 @@ from fedast.cli.board import Board
 from fedast.cli.interrupt import interruptible
 from fedast.cli.loading import check_out, load_noted, prepare_data, print_note
 from fedast.cli.tables import comparison_table, saturation_warnings
+from fedast.cli.ui import new_folder, page_for
 from fedast.config.load import load
 from fedast.config.notes import Note, for_all, lines
 from fedast.config.schema import RunConfig
@@ -51,6 +52,7 @@ def compare_configs(
     precision: str | None,
     events: bool,
     overwrite: bool,
+    ui: bool = False,
     offline: bool,
     quiet: bool,
     as_json: bool,
@@ -61,6 +63,8 @@ def compare_configs(
         baseline = list(configs)[-1]
     elif baseline not in configs:
         raise ConfigError("--baseline", f"no label {baseline!r}{nearest(baseline, configs)}")
+    if ui and out is None:
+        out = new_folder()
     check_out(out, events)
     for config in configs.values():
         check_inputs(config)  # before any folder is made
@@ -68,29 +72,31 @@ def compare_configs(
     folder = None if out is None else Path(out)
     jobs = jobs or default_jobs()
     executor = EXECUTORS.parse(on, "--on").build()
-    with nullcontext() if folder is None else locked(folder):
-        kept, left = _sorted_out(
-            _runs(configs, seeds, folder, jobs), events=events, overwrite=overwrite
-        )
-        if not quiet:
-            for note in notes:
-                print_note(note)
-        show = not (quiet or as_json)
-        if show:
-            _announce(configs, seeds, len(kept), len(left), jobs)
-        made = _run_left(executor, left, jobs, events, show, resumable=folder is not None)
-        results = _by_label(configs, kept, made)
-        comparison = compare(results, baseline)
-        written = _write_comparison(folder, comparison, results, next(iter(configs.values())))
-    for label, found in results.items():
-        for line in saturation_warnings(found, f"{label}: "):
-            _warn(line)
-    if as_json:
-        click.echo(json.dumps(comparison.to_json(), indent=2))
-        return
-    Console(highlight=False).print(comparison_table(comparison))
-    if written:
-        click.echo("Figure: " + ", ".join(map(str, written)))
+    with page_for(out if ui else None) as page:
+        with nullcontext() if folder is None else locked(folder):
+            kept, left = _sorted_out(
+                _runs(configs, seeds, folder, jobs), events=events, overwrite=overwrite
+            )
+            if not quiet:
+                for note in notes:
+                    print_note(note)
+            show = not (quiet or as_json)
+            if show:
+                _announce(configs, seeds, len(kept), len(left), jobs)
+            made = _run_left(executor, left, jobs, events, show, resumable=folder is not None)
+            results = _by_label(configs, kept, made)
+            comparison = compare(results, baseline)
+            written = _write_comparison(folder, comparison, results, next(iter(configs.values())))
+        for label, found in results.items():
+            for line in saturation_warnings(found, f"{label}: "):
+                _warn(line)
+        if as_json:
+            click.echo(json.dumps(comparison.to_json(), indent=2))
+        else:
+            Console(highlight=False).print(comparison_table(comparison))
+            if written:
+                click.echo("Figure: " + ", ".join(map(str, written)))
+        page.stay()
 
 
 def _runs(
