@@ -30,7 +30,7 @@ def detail(record: Record, history: History) -> dict[str, Any]:
         "curves": {name: _curve(curve) for name, curve in history.curves.items()},
         "samples": _samples(samples),
         "throughput": _throughput(samples),
-        "requests": _requests(history),
+        "requests": _requests(history, record.config),
         "marks": {
             "reallocations": [
                 [short(r.t), short(r.w), r.cause] for r in history.reallocations[-_MARKS:]
@@ -89,14 +89,20 @@ def _throughput(samples: Samples, parts: int = 120) -> dict[str, Any]:
     return found
 
 
-def _requests(history: History) -> dict[str, Any]:
-    """Active requests of each task, from each reallocation on: steps."""
+def _requests(history: History, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Active requests of each task, from each reallocation on: steps. Empty for an algorithm that
+    does not allocate requests to tasks."""
     steps: dict[str, dict[str, list[float]]] = {}
-    tasks = history.header.get("tasks")
-    for name, told in tasks.items() if isinstance(tasks, Mapping) else ():
-        first = told.get("requests") if isinstance(told, Mapping) else None
-        if isinstance(first, int | float):
-            steps[name] = {"t": [0.0], "w": [0.0], "requests": [float(first)]}
+    told = history.header.get("tasks")
+    if isinstance(told, Mapping):
+        first = {name: _get(task, "requests") for name, task in told.items()}
+    elif history.reallocations and history.reallocations[0].t > 0:
+        first = {name: config.get(f"tasks.{name}.requests") for name in history.curves}
+    else:
+        first = {}
+    for name, count in first.items():
+        if isinstance(count, int | float):
+            steps[name] = {"t": [0.0], "w": [0.0], "requests": [float(count)]}
     for change in history.reallocations:
         for name, requests in change.requests.items():
             row = steps.setdefault(name, {"t": [], "w": [], "requests": []})
@@ -108,6 +114,10 @@ def _requests(history: History) -> dict[str, Any]:
         kept = extremes(floats(row["requests"]), POINTS)
         thin[name] = {key: listed(floats(values)[kept]) for key, values in row.items()}
     return thin
+
+
+def _get(table: Any, key: str) -> Any:
+    return table.get(key) if isinstance(table, Mapping) else None
 
 
 def _histogram(counts: Mapping[int, int]) -> dict[str, Any]:

@@ -115,8 +115,11 @@ function marks(chart) {
           const right = at + width + 8 * ratio < bbox.left + bbox.width;
           ctx.textAlign = right ? "left" : "right";
           ctx.textBaseline = "alphabetic";
+          const y = bbox.top + (12 + 15 * (row % 6)) * ratio;
+          ctx.fillStyle = css("--card");  // the text stays legible where lines cross it
+          ctx.fillRect(right ? at + 2 * ratio : at - width - 6 * ratio, y - 10 * ratio, width + 4 * ratio, 13 * ratio);
           ctx.fillStyle = color ?? css("--dim");
-          ctx.fillText(text, at + (right ? 4 : -4) * ratio, bbox.top + (12 + 13 * (row % 6)) * ratio);
+          ctx.fillText(text, at + (right ? 4 : -4) * ratio, y);
         }
         ctx.restore();
       },
@@ -183,12 +186,12 @@ const shape = (spec) => JSON.stringify([
 /** A chart that follows its data: ``update`` draws new numbers, and builds anew only if it must. */
 export function chart(spec, { label } = {}) {
   const element = h("div", { class: "chart", role: "img", "aria-label": label ?? `${spec.yLabel} against ${spec.xLabel}` });
-  element.style.minHeight = `${spec.height ?? 260}px`;
   const it = { element, spec, plot: null, built: "", hidden: new Set() };
 
   const none = (now) => now.lines.every((line) => !line.y.some((value) => value !== null && value !== undefined));
 
   function build() {
+    element.style.minHeight = `${it.spec.height ?? 260}px`;
     it.plot?.destroy();
     it.plot = null;
     if (none(it.spec)) {
@@ -234,6 +237,22 @@ export function swatch({ color, dash, kind }) {
     box.style.background = canvas;
   }
   return box;
+}
+
+/** Means over stretches of equal length: what goes up and down all the time becomes a line. */
+export function smooth(x, y, parts = 120) {
+  const points = x.map((at, index) => [at, y[index]]).filter(([at, value]) => at !== null && value !== null);
+  if (points.length <= parts) return { x: points.map((p) => p[0]), y: points.map((p) => p[1]) };
+  const start = points[0][0];
+  const width = (points.at(-1)[0] - start) / parts || 1;
+  const sums = new Map();
+  for (const [at, value] of points) {
+    const place = Math.min(parts - 1, Math.floor((at - start) / width));
+    const sum = sums.get(place) ?? [0, 0];
+    sums.set(place, [sum[0] + value, sum[1] + 1]);
+  }
+  const places = [...sums.keys()].sort((a, b) => a - b);
+  return { x: places.map((place) => start + (place + 0.5) * width), y: places.map((place) => sums.get(place)[0] / sums.get(place)[1]) };
 }
 
 /** Names with their colours; a click hides a line in all charts of a view. */

@@ -33,7 +33,8 @@ export function compareView({ query }) {
   function ids() {
     if (fixed) return fixed;
     if (state.selected.size) return [...state.selected];
-    return [...state.runs.values()].filter((run) => run.status !== "broken").sort((a, b) => b.changed - a.changed).slice(0, MOST).map((run) => run.id);
+    return [...state.runs.values()].filter((run) => run.status !== "broken").sort((a, b) => b.changed - a.changed).slice(0, MOST)
+      .sort((a, b) => a.name.localeCompare(b.name, undefined, { numeric: true })).map((run) => run.id);
   }
 
   function remember() {
@@ -93,7 +94,7 @@ export function compareView({ query }) {
     if (wanted.join("\n") !== [...charts.keys()].join("\n") || !body.querySelector(".cards")) {
       for (const each of charts.values()) each.destroy();
       charts = new Map(wanted.map((name) => [name, chart({ lines: [], xLabel: "", yLabel: "" }, { label: `Learning curves of ${name}` })]));
-      replace(body, h("div", { class: "cards" },
+      replace(body, h("div", { class: found.tasks.length % 3 ? "cards" : "cards three" },
         found.tasks.map((task) => card(task.name, { wide: found.tasks.length === 1 }, charts.get(task.name).element)),
         h("section", { class: "card wide", id: "times" }), h("section", { class: "card wide", id: "differences" })));
     }

@@ -1,7 +1,7 @@
 // One run: curves, allocation, buffers, staleness, clients, time, configuration.
 import { h, replace, segments, card, empty } from "./dom.js";
 import { state, get } from "./state.js";
-import { chart, bars, legend, swatch } from "./charts.js";
+import { chart, bars, legend, smooth, swatch } from "./charts.js";
 import { look, algorithmName } from "./palette.js";
 import { number, metric, percent, seconds, ago, plural } from "./format.js";
 import { status } from "./runs.js";
@@ -52,12 +52,12 @@ export function runView({ id }) {
         header, note, controls,
         h("div", { class: "cards" },
           card("Learning curves", { wide: true, note: "Dashed lines across are targets; dotted lines mark where a task finished, ticks at the bottom reallocations." }, curves),
-          card("Time to target", { note: "When the metric of a task was first at its target." }, times),
+          card("Time to target", { note: `${clock()} at which the metric of a task was first at its target.` }, times),
           card("Requests per task", { note: "How many requests each task may have in flight: the allocation." }, charts.requests.element),
-          card("Requests in flight", {}, charts.flight.element),
-          card("Buffers", { note: "Updates that wait to be aggregated." }, charts.buffers.element),
+          card("Requests in flight", { note: "Sent, and not yet answered." }, charts.flight.element),
+          card("Buffers", { note: "Updates that wait to be aggregated, mean over short stretches; dashed: the size at which they are." }, charts.buffers.element),
           card("Staleness", { note: "Of the updates that counted, in rounds of their task." }, charts.staleness.element, about),
-          card("Staleness over time", {}, charts.over.element),
+          card("Staleness over time", { note: "Mean over short stretches." }, charts.over.element),
           clients.elements,
           card("Throughput", { note: "Updates per second of real time, or per unit of simulated time." }, charts.throughput.element),
           card("Where the time goes", { note: "Real time by what it was spent on." }, spent),
@@ -165,12 +165,17 @@ export function runView({ id }) {
       label: task.name, ...style[task.name], swatch: true, value: task.reached ?? null,
       text: task.reached !== null && task.reached !== undefined ? number(task.reached) : `not yet: ${metric(task.value)} of ${metric(task.target)}`,
     }))) : h("p", { class: "nothing" }, "No task has a target"),
-    wanted.length ? h("p", { class: "axis-note" }, clock()) : null);
+    h("div", { class: "scroll" }, h("table", { class: "small" },
+      h("thead", {}, h("tr", {}, ["Task", "Latest", "Target", "Rounds", "Updates", "Ended"].map((text, i) => h("th", { class: i && i < 5 ? "right" : null }, text)))),
+      h("tbody", {}, run.tasks.map((task) => h("tr", {}, h("td", {}, task.name),
+        [metric(task.value), metric(task.target), number(task.round), number(task.updates)].map((text) => h("td", { class: "right" }, text)),
+        h("td", {}, task.finish ?? "–")))))));
   }
 
   function drawSamples(style) {
     const x = run.samples[along()];
     const line = (key, kind) => Object.entries(run.samples.tasks).map(([name, columns]) => ({ label: name, x, y: columns[key], kind, width: 1.6, ...style[name] }));
+    const mean = (key) => Object.entries(run.samples.tasks).map(([name, columns]) => ({ label: name, ...smooth(x, columns[key]), width: 1.8, ...style[name] }));
     const steps = Object.entries(run.requests).map(([name, row]) => {
       const end = along() === "w" ? run.samples.w.at(-1) ?? run.seconds : run.t;
       const xs = [...row[along()]];
@@ -188,8 +193,8 @@ export function runView({ id }) {
     parts.charts.flight.update({ ...common, ...fewer, yLabel: "requests", lines: line("in_flight"), nothing: without("requests in flight") });
     const limits = Object.entries(run.samples.tasks).flatMap(([name, columns]) => (columns.buffer.some((b) => b !== null)
       ? [{ label: `${name}: size`, group: name, quiet: true, x, y: columns.buffer, kind: "step", width: 1, color: style[name]?.color ?? "#888888", dash: [3, 3] }] : []));
-    parts.charts.buffers.update({ ...common, ...fewer, yLabel: "updates", lines: [...line("buffered", "step"), ...limits], nothing: without("buffers") });
-    parts.charts.over.update({ ...common, ...fewer, yLabel: "rounds, mean", lines: line("staleness"), nothing: without("staleness over time") });
+    parts.charts.buffers.update({ ...common, ...fewer, yLabel: "updates", lines: [...mean("buffered"), ...limits], nothing: without("buffers") });
+    parts.charts.over.update({ ...common, ...fewer, yLabel: "rounds, mean", lines: mean("staleness"), nothing: without("staleness over time") });
   }
 
   const without = (what) => (run.status === "running" ? "Nothing recorded yet" : `This record does not have ${what}; runs of this version do`);

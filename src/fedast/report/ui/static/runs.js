@@ -63,7 +63,7 @@ export function runsView({ query }) {
   let keys = null;
 
   const search = h("input", {
-    type: "search", placeholder: "Filter: words, or key=value such as clients=200", "aria-label": "Filter runs",
+    type: "search", placeholder: "Filter by words or key=value", "aria-label": "Filter runs",
     value: filter.text, oninput: () => { filter.text = search.value; shown = PAGE; draw(); },
   });
   const fields = h("div", { class: "fields" });
