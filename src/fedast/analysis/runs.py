@@ -22,8 +22,9 @@ from fedast.core.protocol import TaskName
 from fedast.records import compact
 from fedast.records.events import from_schema_1
 from fedast.records.metrics import Point
-from fedast.records.run import CONFIG, EVENTS, RESULT, RunResult, TaskResult, UnusableFolder
+from fedast.records.run import CONFIG, EVENTS, RESULT, SERIES, RunResult, TaskResult, UnusableFolder
 from fedast.records.run import read_run as read_result
+from fedast.records.series import read as read_series
 from fedast.records.toml import flat
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ _EVENTS = ("run", "t", "event")
 _REQUESTS = (
     "run", "task", "request", "client", "version", "dispatched", "started", "ended", "outcome",
     "staleness", "round",
+)  # fmt: skip
+_SERIES = (
+    "run", "task", "real_time", "time", "round", "in_flight", "requests", "buffered", "buffer",
+    "updates", "staleness_mean",
 )  # fmt: skip
 _ENDS = {"arrive": "counted", "drop": "dropped"}
 
@@ -95,6 +100,12 @@ class Run:
     def requests(self) -> Frame:
         """A row for every request: when it was sent and begun, when and how it ended."""
         return frame(self._request_rows(), _REQUESTS)
+
+    @property
+    def series(self) -> Frame:
+        """A row for every sample of every task, in simulated and real time: its round, requests
+        and buffer, the updates so far, and the mean staleness of those since the last sample."""
+        return frame(self._series_rows(), _SERIES)
 
     def model(self, task: TaskName) -> torch.nn.Module:
         """The trained module of a task, in evaluation mode."""
@@ -178,6 +189,25 @@ class Run:
                     row["staleness"] = event.get("staleness")
         yield from rows.values()
 
+    def _series_rows(self) -> Iterator[Row]:
+        file = self.path / SERIES
+        if not file.is_file():
+            raise UnusableFolder(
+                f"{self.path}: has no {SERIES}, which older versions did not write"
+            )
+        before: dict[TaskName, tuple[int, int]] = {}
+        for row in read_series(file)[0]:
+            if isinstance(row, dict) or row[0] != "s":
+                continue
+            for task, (round_, in_flight, requests, held, size, updates, sum_) in row[4].items():
+                since, sum_since = before.get(task, (0, 0))
+                before[task] = updates, sum_
+                values = (
+                    self.name, task, row[1], row[2], round_, in_flight, requests, held, size,
+                    updates, (sum_ - sum_since) / (updates - since) if updates > since else None,
+                )  # fmt: skip
+                yield dict(zip(_SERIES, values, strict=True))
+
 
 @final
 class Runs(Sequence[Run]):
@@ -232,6 +262,12 @@ class Runs(Sequence[Run]):
     def requests(self) -> Frame:
         """A row for every request of the runs that were made with ``--events``."""
         return frame((row for run in self._logged() for row in run._request_rows()), _REQUESTS)
+
+    @property
+    def series(self) -> Frame:
+        """A row for every sample of every task of the runs that have a time series."""
+        kept = [run for run in self if (run.path / SERIES).is_file()]
+        return frame((row for run in kept for row in run._series_rows()), _SERIES)
 
     def model(self, task: TaskName) -> torch.nn.Module:
         """The trained module of a task, where there is one run."""

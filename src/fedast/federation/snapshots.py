@@ -25,7 +25,7 @@ from fedast.federation.segments import Position
 from fedast.records.files import write_atomically
 from fedast.version import __version__
 
-_SCHEMA = 1
+_SCHEMA = 2
 """Changes whenever an object that is stored gets other attributes within one version."""
 _DEPTH = 3
 _KEPT = 2

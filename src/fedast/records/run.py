@@ -25,6 +25,8 @@ SCHEMA = 2
 READABLE = (1, 2)
 _COLUMNS = ("task", "time", "round", "model", "metric", "value", "loss")
 CONFIG, RESULT, CURVES, EVENTS = "config.toml", "result.json", "curves.csv", "events.jsonl"
+SERIES = "series.jsonl"
+_FILES = (CONFIG, RESULT, CURVES, EVENTS, SERIES)
 MODELS = "models"
 """The folder of the trained models."""
 ALL_TASKS = "all tasks"
@@ -152,7 +154,7 @@ class RunResult:
 
 def check_unheld(folder: Path) -> None:
     """Refuse a folder that holds another run."""
-    held = [name for name in (CONFIG, RESULT, CURVES, EVENTS, *INPUTS) if (folder / name).exists()]
+    held = [name for name in (*_FILES, *INPUTS) if (folder / name).exists()]
     if held:
         raise UnusableFolder(
             f"{folder}: holds another run ({held[0]}); choose another folder or --overwrite"
@@ -165,7 +167,7 @@ def claim_folder(folder: Path, *, overwrite: bool = False) -> None:
         check_unheld(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (CONFIG, RESULT, CURVES, EVENTS):
+        for name in _FILES:
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / MODELS, ignore_errors=True)
         probe = folder / ".fedast-probe"

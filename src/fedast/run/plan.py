@@ -28,7 +28,7 @@ from fedast.run.build import (
 )
 from fedast.run.compute import choose_trainers, resolve_compute
 from fedast.sim.availability import SimulatedPool
-from fedast.sim.delays import Delay, Timing
+from fedast.sim.delays import Delay, Speeds, Timing
 from fedast.sim.simulator import Simulator
 from fedast.tasks.task import Task
 
@@ -65,6 +65,7 @@ class World:
     algorithm: Algorithm
     pool: SimulatedPool
     delay: Delay
+    speeds: Speeds
 
     def simulator(
         self, learner: Learner, observer: Observer, enough: Callable[[], bool]
@@ -80,7 +81,7 @@ class World:
             learner,
             self.pool,
             self.delay,
-            build_speeds(plan.simulation, plan.seed),
+            self.speeds,
             timings,
             observer,
             seed=plan.seed,
@@ -134,4 +135,5 @@ def build_world(plan: RunPlan) -> World:
         algorithm=build_algorithm(plan.algorithm, present, pool, plan.seed),
         pool=pool,
         delay=build_delay(plan.simulation, [task.name for task in plan.tasks]),
+        speeds=build_speeds(plan.simulation, plan.seed),
     )
