@@ -62,14 +62,18 @@ def _curve(curve: Curve) -> dict[str, Any]:
 
 def _samples(samples: Samples) -> dict[str, Any]:
     kept = spread(len(samples.t))
+    tasks = {}
+    for name, columns in samples.tasks.items():
+        rows = {key: floats(columns[key])[kept] for key in SAMPLE}
+        counted = np.diff(rows["updates"], prepend=0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rows["staleness"] = np.diff(rows["staleness"], prepend=0.0) / counted
+        tasks[name] = {key: listed(values) for key, values in rows.items()}
     return {
         "t": listed(floats(samples.t)[kept]),
         "w": listed(floats(samples.w)[kept]),
         "updates": listed(floats(samples.updates)[kept]),
-        "tasks": {
-            name: {key: listed(floats(columns[key])[kept]) for key in SAMPLE}
-            for name, columns in samples.tasks.items()
-        },
+        "tasks": tasks,
     }
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from fedast.records.lock import LOCK
-from fedast.records.run import CONFIG, CURVES, EVENTS, MODELS, RESULT
+from fedast.records.run import CONFIG, CURVES, EVENTS, MODELS, RESULT, SERIES
 
-SERIES = "series.jsonl"
 Kind: TypeAlias = Literal["run", "compact", "federation"]
 _FILES = (CONFIG, RESULT, CURVES, SERIES, EVENTS, LOCK)
 _NEVER = {MODELS, "checkpoints", "diary", "keys", "authority", "clients", "logs", "node_modules"}

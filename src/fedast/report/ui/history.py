@@ -16,9 +16,8 @@ from typing import Any, final
 
 from fedast.report.ui.columns import number
 
-SERIES_VERSION = 1
 SAMPLE = ("round", "in_flight", "requests", "buffered", "buffer", "updates", "staleness")
-"""The columns of a task's samples."""
+"""The columns of a task's samples; the staleness is the sum over all its updates so far."""
 
 
 def _column() -> array[float]:
@@ -256,21 +255,17 @@ class _Task:
     buffered: int = 0
     updates: int = 0
     histogram: Counter[int] = field(default_factory=Counter)
-    _staleness: int = 0
-    _since: int = 0
+    staleness: int = 0
 
     def arrived(self, staleness: int) -> None:
         self.in_flight -= 1
         self.buffered += 1
         self.updates += 1
         self.histogram[staleness] += 1
-        self._staleness += staleness
-        self._since += 1
+        self.staleness += staleness
 
     def row(self) -> tuple[float, ...]:
-        mean = self._staleness / self._since if self._since else math.nan
-        self._staleness = self._since = 0
         return (
             self.round, self.in_flight, self.requests, self.buffered, self.buffer, self.updates,
-            mean,
+            self.staleness,
         )  # fmt: skip

@@ -13,11 +13,12 @@ from typing import Any, final
 from fedast.records import compact
 from fedast.records.lock import LOCK
 from fedast.records.metrics import Point
-from fedast.records.run import CONFIG, EVENTS, RESULT, TaskResult, UnusableFolder, read_run
+from fedast.records.run import CONFIG, EVENTS, RESULT, SERIES, TaskResult, UnusableFolder, read_run
+from fedast.records.series import Follower
 from fedast.records.toml import flat
 from fedast.report.ui.columns import short
-from fedast.report.ui.find import SERIES, Found
-from fedast.report.ui.history import SERIES_VERSION, FromEvents, History, Reallocation
+from fedast.report.ui.find import Found
+from fedast.report.ui.history import FromEvents, History, Reallocation
 
 _SILENT = 60.0
 """Seconds after which a run that writes nothing, and whose lock nobody is seen to hold, is over."""
@@ -46,9 +47,14 @@ class Record:
         self._facts: dict[str, Any] = {}
         self._broken = False
         self._history: History | None = None
-        self._read = (0, 0)
-        """Number on the disk of the file that is read as it grows, and how far it was read."""
+        self._series: Follower | None = None
+        self._seen: tuple[int, int, int] | None = None
+        """The stamp of the series when it was last read."""
+        self._unreadable: str | None = None
+        """Why the series cannot be read."""
         self._events: FromEvents | None = None
+        self._at = (0, 0)
+        """Number on the disk of the events, and how far they were read."""
         self.refresh(found, held)
 
     # --- what the list shows ----------------------------------------------------------------------
@@ -201,63 +207,84 @@ class Record:
     @property
     def note(self) -> str | None:
         """What the page should say about where its numbers are from."""
-        version = self.history().header.get("series", SERIES_VERSION)
-        if version != SERIES_VERSION:
-            return (
-                f"{SERIES} is of version {version}; this version of fedast reads "
-                f"{SERIES_VERSION}, so some of it may be missing here"
-            )
-        if self.history().skipped:
-            return f"{self.history().skipped} lines of the record are not readable and left out"
-        return None
+        if self._unreadable is not None:
+            return f"{self._unreadable}; what is shown here comes from the other files"
+        skipped = self.history().skipped
+        return f"{skipped} lines of the record are not readable and left out" if skipped else None
 
     def history(self) -> History:
         """Up to what is on the disk now."""
         stamp = self.found.stamp
-        name = SERIES if SERIES in stamp else EVENTS if EVENTS in stamp else ""
-        if not name:
-            if self._history is None:
-                self._history = History()
-                self._read_without_series(self._history)
-            return self._history
-        file = self.found.path / name
-        number, size, _ = stamp[name]
-        if self._history is None or self._read[0] != number or size < self._read[1]:
-            # New, or replaced: a run that was resumed drops what came after its checkpoint.
+        if SERIES in stamp and self._unreadable is None:
+            try:
+                return self._follow_series()
+            except UnusableFolder as error:
+                if not self._results:
+                    raise
+                self._unreadable = str(error)
+        if EVENTS in stamp:
+            return self._follow_events()
+        if self._history is None:
             self._history = History()
-            self._read = (number, 0)
-            self._events = None
-            if name == EVENTS:
-                every = max(1, size // _EVENT // 4 // _SAMPLES)
-                self._events = FromEvents(self._history, self._first_buffers(), every)
-        if size > self._read[1]:
-            self._read_on(file, self._history)
+            self._read_without_series(self._history)
         return self._history
 
     def forget(self) -> None:
         """Give up the memory that the history takes; it can be read again."""
         if self.summary.get("status") != "running":
-            self._history, self._events, self._read = None, None, (0, 0)
+            self._history = self._series = self._events = None
 
-    def _read_on(self, file: Path, history: History) -> None:
+    def _follow_series(self) -> History:
+        if self._history is None or self._series is None:
+            self._history = History()
+            self._series = Follower(self.found.path / SERIES)
+            self._seen = None
+        if self._seen == self.found.stamp[SERIES]:
+            return self._history
         try:
-            with file.open("rb") as source:
-                source.seek(self._read[1])
+            rows, anew = self._series.new()
+        except OSError:
+            return self._history  # it has just gone; the next look at the folder will say so
+        if anew:  # a run that was resumed drops what came after its checkpoint
+            self._history = History()
+        for row in rows:
+            self._history.add(row)
+        self._seen = self.found.stamp[SERIES]
+        return self._history
+
+    def _follow_events(self) -> History:
+        number, size, _ = self.found.stamp[EVENTS]
+        if (
+            self._history is None
+            or self._events is None
+            or number != self._at[0]
+            or size < self._at[1]
+        ):
+            self._history = History()
+            every = max(1, size // _EVENT // 4 // _SAMPLES)
+            self._events = FromEvents(self._history, self._first_buffers(), every)
+            self._at = (number, 0)
+        if size > self._at[1]:
+            self._at = (number, self._at[1] + self._read_events(self._history, self._events))
+        return self._history
+
+    def _read_events(self, history: History, events: FromEvents) -> int:
+        """How many bytes of new events there were."""
+        try:
+            with (self.found.path / EVENTS).open("rb") as source:
+                source.seek(self._at[1])
                 data = source.read()
         except OSError:
-            return  # it has just gone; the next look at the folder will say so
+            return 0
         whole = data[: data.rfind(b"\n") + 1]
-        add = history.add if self._events is None else self._events.add
         for line in whole.splitlines():
             try:
-                row = json.loads(line)
+                events.add(json.loads(line))
             except ValueError:
                 history.skipped += 1
-                continue
-            add(row)
-        if self._events is not None and history.curves:
-            self._events.sample(history.now)
-        self._read = (self._read[0], self._read[1] + len(whole))
+        if history.curves:
+            events.sample(history.now)
+        return len(whole)
 
     def _read_without_series(self, history: History) -> None:
         """The curves that the result came with; for compact records also the reallocations."""
