@@ -4,6 +4,7 @@ must not wait for a page, nor a page for a run."""
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -33,6 +34,7 @@ def show(folders: Sequence[str], *, port: int | None, browser: bool, attached: b
     from fedast.report.ui.library import Library
     from fedast.report.ui.server import serving
 
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # about connections to federations
     library = Library([Path(folder) for folder in folders])
     with serving(library, port, Federations()) as (address, joined):
         if attached:

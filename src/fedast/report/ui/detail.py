@@ -113,6 +113,12 @@ def _requests(history: History, config: Mapping[str, Any]) -> dict[str, Any]:
             row["t"].append(change.t)
             row["w"].append(change.w)
             row["requests"].append(requests)
+    for mark in history.finished:
+        if mark.task in steps:
+            row = steps[mark.task]
+            row["t"].append(mark.t)
+            row["w"].append(mark.w)
+            row["requests"].append(0.0)
     thin = {}
     for name, row in steps.items():
         kept = extremes(floats(row["requests"]), POINTS)

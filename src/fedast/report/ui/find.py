@@ -16,7 +16,8 @@ Kind: TypeAlias = Literal["run", "compact", "federation"]
 _FILES = (CONFIG, RESULT, CURVES, SERIES, EVENTS, LOCK)
 _NEVER = {MODELS, "checkpoints", "diary", "keys", "authority", "clients", "logs", "node_modules"}
 """Folders without records, some of them large or private."""
-FEDERATION = "federation.toml"
+FEDERATION, RUN = "federation.toml", "run"
+"""The configuration of a federation, and the folder of its records."""
 
 Stamp: TypeAlias = Mapping[str, tuple[int, int, int]]
 """Of each file that is there: its number on the disk, size and time of change."""
@@ -46,6 +47,8 @@ def find(root: Path, title: str = "") -> Iterator[Found]:
 
     def found(place: str, relative: str, kind: Kind, stamp: Stamp) -> Found:
         name = prefix + relative if relative else title or Path(real).name
+        if name == RUN:  # a federation is shown by itself; "run" would say nothing
+            name = f"{Path(real).name}/{RUN}"
         number = hashlib.blake2b(f"{kind} {place}".encode(), digest_size=6).hexdigest()
         return Found(number, name, Path(place), kind, stamp)
 
@@ -58,7 +61,7 @@ def find(root: Path, title: str = "") -> Iterator[Found]:
         relative = os.path.relpath(place, real)
         relative = "" if relative == "." else relative.replace(os.sep, "/")
         if is_federation:
-            below[:] = ["run"] if "run" in below else []
+            below[:] = [RUN] if RUN in below else []
             yield found(place, relative, "federation", {})
         if here & {CONFIG, RESULT, SERIES}:
             stamp = _stamp(place, [name for name in _FILES if name in here], real)

@@ -170,7 +170,7 @@ function options(chart, width) {
     },
     scales: { x: { time: false, range: spec.xRange }, y: { range: yRange(chart) } },
     axes: [
-      { ...axis, label: spec.xLabel, size: 34, values: spec.xFormat ? (_, all) => all.map(spec.xFormat) : (_, all) => all.map((v) => number(v)) },
+      { ...axis, label: spec.xLabel, size: 34, ...(spec.whole ? { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] } : {}), values: spec.xFormat ? (_, all) => all.map(spec.xFormat) : (_, all) => all.map((v) => number(v)) },
       { ...axis, label: spec.yLabel, size: 58, values: (_, all) => all.map(spec.yFormat ?? ((v) => number(v))) },
     ],
     series: [{}, ...spec.lines.map(series)],

@@ -1,8 +1,11 @@
 // Who did the work: load by client and speed group, and how fairly it was shared.
 import { h, replace, card } from "./dom.js";
 import { chart, swatch } from "./charts.js";
-import { look } from "./palette.js";
+import { look as taskLook } from "./palette.js";
 import { number, percent } from "./format.js";
+
+/** Not the colours that tasks have. */
+const look = (index) => taskLook(index + 3);
 
 export function clientCards() {
   const blank = { lines: [], xLabel: "", yLabel: "" };
@@ -19,7 +22,7 @@ export function clientCards() {
     const step = found ? Math.max(1, Math.round(found.clients / x.length)) : 1;
     const of = (number) => shown.counted.map((count, index) => (shown.group === null || shown.group[index] === number ? count : null));
     load.update({
-      height: 230, yMin: 0, nothing,
+      height: 230, yMin: 0, nothing, whole: true,
       xLabel: `Clients, ${names.length ? "by speed group and " : ""}most active first${step > 1 ? ` (every ${step}th)` : ""}`,
       yLabel: "updates",
       lines: !shown ? [] : names.length
@@ -46,7 +49,7 @@ export function clientCards() {
 
   return {
     elements: [
-      card("Load by client", { note: "Updates that counted." }, load.element, groups),
+      card("Load by client", { note: "Updates that counted. ×1.3 is the group whose training takes 1.3 times as long." }, load.element, groups),
       card("Fairness of participation", { note: "How evenly the updates come from the clients." }, lorenz.element, fairness),
     ],
     draw,

@@ -36,7 +36,7 @@ export function federationView({ id }) {
 
   function draw(answer) {
     const status = answer.status;
-    const run = [...state.runs.values()].find((each) => each.name === `${answer.name}/run` || each.name === "run");
+    const run = [...state.runs.values()].find((each) => each.name === `${answer.name}/run`);
     if (!status) {
       built = false;
       replace(head, h("h1", {}, answer.name, " ", h("span", { class: "pill stopped" }, "no answer")));
@@ -80,7 +80,7 @@ export function federationView({ id }) {
       Object.entries(status.tasks).map(([name, task]) => [
         name, metric(task.metric), number(task.round), number(task.updates), number(task.in_flight), number(task.requests),
         `${number(task.buffered)} of ${task.buffer ?? "all"}`, task.finished ? `finished: ${task.finished}` : "",
-      ])));
+      ]), [1, 2, 3, 4, 5, 6]));
   }
 
   function drawClients(status) {
@@ -103,14 +103,14 @@ export function federationView({ id }) {
         status.last_seen?.[client] === undefined ? "–" : `${seconds(status.last_seen[client])} ago`,
       ];
     });
-    replace(clients, rows.length ? table(["Client", "State", "Works on", "Queue", "Updates", "Strikes", "Failures", "Last seen"], rows) : h("p", { class: "nothing" }, "Nobody is here"),
+    replace(clients, rows.length ? table(["Client", "State", "Works on", "Queue", "Updates", "Strikes", "Failures", "Last seen"], rows, [3, 4, 5, 6, 7]) : h("p", { class: "nothing" }, "Nobody is here"),
       all.length > SHOWN ? h("p", { class: "axis-note" }, `${all.length - SHOWN} more; find one by its number`) : null);
   }
 
   function drawModels(status) {
-    replace(models, Object.entries(status.versions ?? {}).map(([task, versions], index) => h("div", {}, h("h3", {}, task),
-      bars(Object.entries(versions).sort((a, b) => b[0] - a[0]).slice(0, 12).map(([version, count]) => ({
-        label: `version ${version}`, value: count, ...look(index), text: plural(count, "request"),
+    replace(models, Object.keys(status.tasks).filter((task) => status.versions?.[task]).map((task) => h("div", {}, h("h3", {}, task),
+      bars(Object.entries(status.versions[task]).sort((a, b) => b[0] - a[0]).slice(0, 12).map(([version, count]) => ({
+        label: `version ${version}`, value: count, ...look(Object.keys(status.tasks).indexOf(task)), text: plural(count, "request"),
       }))))), Object.keys(status.versions ?? {}).length ? null : h("p", { class: "nothing" }, "No request is out"));
   }
 
@@ -119,16 +119,17 @@ export function federationView({ id }) {
       `client-${client}`, status.quarantined.includes(Number(client)) ? "quarantined" : plural(status.strikes?.[client] ?? 0, "strike"),
       reasons.map((reason) => `${number(reason.t)} s: ${reason.why}`).join("; ") || "–",
     ]);
-    replace(trouble, rows.length ? table(["Client", "State", "Why"], rows, 1) : h("p", { class: "nothing" }, "Nobody has a strike"));
+    replace(trouble, rows.length ? table(["Client", "State", "Why"], rows, []) : h("p", { class: "nothing" }, "Nobody has a strike"));
   }
 
   load();
   return { element, title: () => "Federation", restyle: () => last && drawModels(last), destroy: () => { gone = true; clearTimeout(timer); } };
 }
 
-function table(names, rows, left = 0) {
-  const right = (cell, index) => index > left && (typeof cell !== "string" || /^[–\d]/.test(cell)) && !(cell instanceof Node);
+/** ``right``: columns of numbers. */
+function table(names, rows, right) {
+  const side = (index) => ({ class: right.includes(index) ? "right" : null });
   return h("table", { class: "small" },
-    h("thead", {}, h("tr", {}, names.map((name, index) => h("th", { class: rows.length && right(rows[0][index], index) ? "right" : null }, name)))),
-    h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell, index) => h("td", { class: right(cell, index) ? "right" : null }, cell))))));
+    h("thead", {}, h("tr", {}, names.map((name, index) => h("th", side(index), name)))),
+    h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell, index) => h("td", side(index), cell))))));
 }

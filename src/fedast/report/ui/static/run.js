@@ -202,7 +202,7 @@ export function runView({ id }) {
   function drawStaleness(style) {
     const found = Object.entries(run.staleness).filter(([, bins]) => bins.total);
     parts.charts.staleness.update({
-      height: 230, xLabel: "staleness in rounds", yLabel: "% of updates", yMin: 0, nothing: without("a staleness distribution"),
+      height: 230, whole: true, xLabel: "staleness in rounds", yLabel: "% of updates", yMin: 0, nothing: without("a staleness distribution"),
       lines: found.map(([name, bins]) => ({
         label: name, kind: "step", fill: 0.1, width: 1.6, ...style[name],
         x: [...bins.from, bins.from.at(-1) + bins.width], y: [...bins.count.map((count) => (100 * count) / bins.total), 0],
