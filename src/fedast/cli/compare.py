@@ -18,6 +18,7 @@ from fedast.cli.comparison import WANTED, Wanted, read_wanted, write_wanted
 from fedast.cli.interrupt import interruptible
 from fedast.cli.loading import check_out, load_noted, prepare_data, print_note
 from fedast.cli.tables import comparison_table, saturation_warnings
+from fedast.cli.ui import new_folder, page_for
 from fedast.config.load import load
 from fedast.config.notes import Note, for_all, lines
 from fedast.config.schema import RunConfig
@@ -50,6 +51,7 @@ def compare_configs(
     precision: str | None,
     events: bool,
     overwrite: bool,
+    ui: bool = False,
     offline: bool,
     quiet: bool,
     as_json: bool,
@@ -60,6 +62,8 @@ def compare_configs(
         baseline = list(configs)[-1]
     elif baseline not in configs:
         raise ConfigError("--baseline", f"no label {baseline!r}{nearest(baseline, configs)}")
+    if ui and out is None:
+        out = new_folder()
     check_out(out, events)
     if checkpoint_every is not None and out is None:
         raise ConfigError("", "--checkpoint-every needs --out, the folder to write them to")
@@ -72,7 +76,7 @@ def compare_configs(
         Wanted(configs, seeds, baseline, events, checkpoint_every),
         None if out is None else Path(out),
         jobs=jobs, on=on, resume=resume, overwrite=overwrite, notes=() if quiet else notes,
-        offline=offline, quiet=quiet, as_json=as_json,
+        offline=offline, quiet=quiet, as_json=as_json, ui=ui,
     )  # fmt: skip
 
 
@@ -85,6 +89,7 @@ def resume_comparison(
     offline: bool,
     quiet: bool,
     as_json: bool,
+    ui: bool,
 ) -> None:
     """Go on with the comparison in a folder, as it was asked for."""
     folder = Path(out)
@@ -94,7 +99,7 @@ def resume_comparison(
         wanted = replace(wanted, every=checkpoint_every)
     _carry_out(
         wanted, folder, jobs=jobs, on=on, resume=True, offline=offline, quiet=quiet,
-        as_json=as_json,
+        as_json=as_json, ui=ui,
     )  # fmt: skip
 
 
@@ -116,6 +121,7 @@ def _carry_out(
     offline: bool,
     quiet: bool,
     as_json: bool,
+    ui: bool,
 ) -> None:
     configs = wanted.configs
     if wanted.every is not None:
@@ -123,30 +129,37 @@ def _carry_out(
     executor = EXECUTORS.parse(on, "--on").build()
     prepare_data(list(configs.values()), offline)
     jobs = jobs or default_jobs()
-    with nullcontext() if folder is None else locked(folder):
-        kept, left = _sorted_out(
-            _runs(wanted, folder, jobs), events=wanted.events, overwrite=overwrite, resume=resume
-        )
-        if folder is not None:
-            write_wanted(folder, wanted)
-        for note in notes:
-            print_note(note)
-        show = not (quiet or as_json)
-        if show:
-            _announce(configs, wanted.seeds, len(kept), len(left), jobs)
-        made = _run_left(executor, left, jobs, wanted.events, show, resumable=folder is not None)
-        results = _by_label(configs, kept, made)
-        comparison = compare(results, wanted.baseline)
-        written = _write_comparison(folder, comparison, results, next(iter(configs.values())))
-    for label, found in results.items():
-        for line in saturation_warnings(found, f"{label}: "):
-            _warn(line)
-    if as_json:
-        click.echo(json.dumps(comparison.to_json(), indent=2))
-        return
-    Console(highlight=False).print(comparison_table(comparison))
-    if written:
-        click.echo("Figure: " + ", ".join(map(str, written)))
+    with page_for(str(folder) if ui else None) as page:
+        with nullcontext() if folder is None else locked(folder):
+            kept, left = _sorted_out(
+                _runs(wanted, folder, jobs),
+                events=wanted.events,
+                overwrite=overwrite,
+                resume=resume,
+            )
+            if folder is not None:
+                write_wanted(folder, wanted)
+            for note in notes:
+                print_note(note)
+            show = not (quiet or as_json)
+            if show:
+                _announce(configs, wanted.seeds, len(kept), len(left), jobs)
+            made = _run_left(
+                executor, left, jobs, wanted.events, show, resumable=folder is not None
+            )
+            results = _by_label(configs, kept, made)
+            comparison = compare(results, wanted.baseline)
+            written = _write_comparison(folder, comparison, results, next(iter(configs.values())))
+        for label, found in results.items():
+            for line in saturation_warnings(found, f"{label}: "):
+                _warn(line)
+        if as_json:
+            click.echo(json.dumps(comparison.to_json(), indent=2))
+        else:
+            Console(highlight=False).print(comparison_table(comparison))
+            if written:
+                click.echo("Figure: " + ", ".join(map(str, written)))
+        page.stay()
 
 
 def _runs(wanted: Wanted, folder: Path | None, jobs: int) -> list[BatchRun]:

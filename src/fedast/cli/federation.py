@@ -24,6 +24,7 @@ from fedast.cli.loading import load_resolved
 from fedast.cli.logfiles import log_everything_to, log_files, log_to, readable, show
 from fedast.cli.processes import Processes, by_hand
 from fedast.cli.tables import result_table
+from fedast.cli.ui import page_for
 from fedast.cli.waiting import Waiting
 from fedast.config.elsewhere import text_for_copy
 from fedast.federation.certificates import federation_of, visible
@@ -118,8 +119,14 @@ def layout_of(folder: str) -> Layout:
 # --- up and down --------------------------------------------------------------------------------
 
 
-def up(folder: str, *, local: int | None, detach: bool, quiet: bool) -> None:
+def up(folder: str, *, local: int | None, detach: bool, ui: bool, quiet: bool) -> None:
     layout = layout_of(folder)
+    with page_for(folder if ui else None) as page:
+        _up(folder, layout, local=local, detach=detach, quiet=quiet)
+        page.stay()
+
+
+def _up(folder: str, layout: Layout, *, local: int | None, detach: bool, quiet: bool) -> None:
     if layout.nodes:
         raise ConfigError("", f"{folder} is a cluster; start each node on its own machine")
     processes = processes_of(layout)

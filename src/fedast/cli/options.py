@@ -34,6 +34,10 @@ def on_option() -> Decorator:
     )  # fmt: skip
 
 
+def ui_option() -> Decorator:
+    return click.option("--ui", is_flag=True, help="Watch it on a local page, in a browser.")
+
+
 def quiet_option(text: str = "Print only the end result.") -> Decorator:
     return click.option("--quiet", "-q", is_flag=True, help=text)
 
@@ -65,6 +69,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         precision_option("Precision of matrix products on a GPU; default: tf32."),
         click.option("--events", is_flag=True, help="Also write events.jsonl, every event."),
         click.option("--overwrite", is_flag=True, help="Replace a run that is already there."),
+        ui_option(),
         offline_option(),
         quiet_option(),
         json_option(),

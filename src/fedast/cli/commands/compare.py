@@ -11,7 +11,9 @@ from click.core import ParameterSource
 from fedast.cli.errors import reports_errors
 from fedast.cli.options import jobs_option, on_option, run_options
 
-_WITH_RESUME = ("resume", "out", "jobs", "on", "checkpoint_every", "quiet", "as_json", "offline")
+_WITH_RESUME = (
+    "resume", "out", "jobs", "on", "checkpoint_every", "quiet", "as_json", "offline", "ui"
+)  # fmt: skip
 """The options that may stand beside ``--resume`` where no CONFIG is given."""
 
 

@@ -9,7 +9,7 @@ import click
 from fedast.cli.errors import reports_errors
 from fedast.cli.options import config_argument, run_options
 
-_WITH_RESUME = ("checkpoint_every", "quiet", "as_json", "offline")
+_WITH_RESUME = ("checkpoint_every", "quiet", "as_json", "offline", "ui")
 """The options that may stand beside ``--resume``."""
 
 
