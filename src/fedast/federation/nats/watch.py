@@ -24,7 +24,7 @@ from fedast.federation.nats.names import MODELS, REQUESTS, SERVER_SUBJECT, SERVI
 
 log = logging.getLogger("fedast.nats")
 _TRY_EVERY = 10.0
-"""Seconds between two looks whether the streams store what they are given."""
+"""Seconds between two checks whether the streams store what they are given."""
 _STUCK_AFTER = 12.0
 """Seconds after which a stream that has stored nothing meanwhile will not store anything more."""
 _PROBES = {
