@@ -147,7 +147,7 @@ async def connect(
         errors.clear()
         connection = Connection()
         try:
-            # A lasting connection would silently try again for ever when it is refused, so it
+            # A lasting connection would silently try again forever when it is refused, so it
             # becomes one only when we are in.
             await connection.connect(
                 list(servers),
@@ -155,7 +155,7 @@ async def connect(
                 name=name,
                 inbox_prefix=inbox_prefix.encode(),
                 allow_reconnect=False,
-                max_reconnect_attempts=1,  # with 0, nats-py tries for ever
+                max_reconnect_attempts=1,  # with 0, nats-py tries forever
                 reconnect_time_wait=_PAUSE,  # type: ignore[arg-type]  # any number, in fact
                 connect_timeout=_TIMEOUT,  # type: ignore[arg-type]
                 error_cb=failed,

@@ -50,7 +50,7 @@ class Upkeep:
         try:
             back = await self.fence.take(after)
         except TimeoutError:  # perhaps the disk was full, and NATS has not recovered from it
-            await self._watch.mend(_never)
+            await self._watch.repair(_never)
             await self._prepare()
             raise
         if back:

@@ -66,7 +66,7 @@ class Watch:
         now = asyncio.get_running_loop().time()
         if now - self._tried > _TRY_EVERY:
             self._tried = now
-            await self.mend(settled)
+            await self.repair(settled)
         for name, created in self._created.items():
             found = await self._created_at(name)
             if found is None:
@@ -81,7 +81,7 @@ class Watch:
         except NotFoundError:
             return None
 
-    async def mend(self, settled: Callable[[], Awaitable[bool]]) -> None:
+    async def repair(self, settled: Callable[[], Awaitable[bool]]) -> None:
         """Delete streams that have long not stored what they were given, if there is room."""
         stores = await asyncio.gather(*(self._stores(*probe) for probe in _PROBES.items()))
         stuck = set()
