@@ -21,6 +21,7 @@ from fedast.analysis.frames import Frame, Row, frame
 from fedast.core.protocol import TaskName
 from fedast.records import compact
 from fedast.records.events import from_schema_1
+from fedast.records.metrics import Point
 from fedast.records.run import CONFIG, EVENTS, RESULT, RunResult, TaskResult, UnusableFolder
 from fedast.records.run import read_run as read_result
 
@@ -54,6 +55,7 @@ class Run:
     seed: int
     tasks: Mapping[TaskName, TaskResult]
     """Empty while the run has no result."""
+    _curves: Mapping[TaskName, Sequence[Point]]
 
     @property
     def finished(self) -> bool:
@@ -105,15 +107,16 @@ class Run:
         return {"run": self.name, "algorithm": self.algorithm, "seed": self.seed}
 
     def _curve_rows(self) -> Iterator[Row]:
-        for name, task in self.tasks.items():
-            for point in task.curve:
+        for name, points in self._curves.items():
+            metric = self.tasks[name].metric
+            for point in points:
                 yield {
                     **self._named(),
                     "task": name,
                     "time": point.time,
                     "round": point.round,
                     "model": point.model,
-                    "metric": task.metric,
+                    "metric": metric,
                     "value": point.value,
                     "loss": point.loss,
                 }
@@ -289,13 +292,14 @@ def _read(name: str, path: Path) -> Run:
     try:
         if path.is_file():
             record = compact.read(path)
-            return Run(name, path, record.algorithm, record.seed, record.tasks)
+            curves = {task: found.curve for task, found in record.tasks.items()}
+            return Run(name, path, record.algorithm, record.seed, record.tasks, curves)
         if (path / RESULT).is_file():
             result: RunResult = read_result(path)
-            return Run(name, path, result.algorithm, result.seed, result.tasks)
+            return Run(name, path, result.algorithm, result.seed, result.tasks, result.curves)
         settings = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
         algorithm = settings["algorithm"]["name"]
-        return Run(name, path, algorithm, settings.get("seed", 0), {})
+        return Run(name, path, algorithm, settings.get("seed", 0), {}, {})
     except UnusableFolder:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""Many runs in parallel processes. Each gives the result that it would give alone with one worker.
+"""Many runs in parallel processes. Each gives what it would give alone with one worker.
 
 (Alone, ``compute.trainer = "auto"`` may choose another trainer, whose rounding differs.)
 
@@ -88,7 +88,7 @@ def run_batch(
 
     ``done`` gets each result, and how it was computed, as soon as it is there. With ``failed``,
     which gets the error, a failed run does not end the others and is left out of the results.
-    ``say`` gets a line when a run ran out of memory beside others and goes back into the queue.
+    ``say`` gets a line when a run was out of memory beside others and goes back into the queue.
     """
     context = multiprocessing.get_context("spawn")
     halt, pulses = context.Event(), context.SimpleQueue()
