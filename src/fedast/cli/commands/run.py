@@ -10,7 +10,7 @@ from fedast.cli.errors import reports_errors
 from fedast.cli.options import config_argument, run_options
 
 _WITH_RESUME = ("checkpoint_every", "quiet", "as_json", "offline")
-"""The options that may be combined with ``--resume``."""
+"""The options that may stand beside ``--resume``."""
 
 
 @click.command()
