@@ -92,7 +92,7 @@ def test_what_was_started_by_hand_is_seen(folder: str) -> None:
             if "command 'pause'" in line:
                 break
         assert "was started by hand" in refused("federation", "up", folder)
-        assert "goes on: kill" in fedast("federation", "down", folder).stdout
+        assert "is still running: kill" in fedast("federation", "down", folder).stdout
         assert "the server commits" in fedast("ctl", folder, "halt").stdout
         said, _ = started[1].communicate(timeout=60)
         assert "waiting for clients: 0 of 2 here" in said

@@ -74,7 +74,7 @@ def test_a_run_stopped_anywhere_goes_on_identically(
     for part in (total // 2, 3 * total // 4):  # replayed steps count
         resume(folder, stop=Steps(part), say=said.append)
     same(tmp_path / "whole", folder, whole, resume(folder, say=said.append))
-    taken_up = [line for line in said if "going on from" in line]
+    taken_up = [line for line in said if "continuing from" in line]
     assert len(taken_up) == len(set(taken_up)) == 3, "each time from a later checkpoint"
     with pytest.raises(UnusableFolder, match="has finished"):
         resume(folder)
@@ -165,7 +165,7 @@ def test_a_run_whose_worker_dies_goes_on_from_the_step_before(
     monkeypatch.setattr(ProcessTrainer, "train", real)
     said: list[str] = []
     same(tmp_path / "whole", folder, whole, resume(folder, say=said.append))
-    assert "going on from" in said[0]
+    assert "continuing from" in said[0]
 
 
 def test_every() -> None:
@@ -212,7 +212,7 @@ def kill_and_resume(tmp_path: Path, kills: int, seed: int) -> None:
         said = process.communicate()[1].decode()
         assert process.returncode == (-signal.SIGKILL if attempt < kills else 0), said
         if attempt:
-            assert "going on from simulated time" in said, said
+            assert "continuing from simulated time" in said, said
     for name in ("events.jsonl", "curves.csv"):
         assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
@@ -252,7 +252,7 @@ def test_new_checkpoints_stay_though_unreadable_ones_have_higher_numbers(
     resume(folder, stop=Steps(30), say=said.append)
     assert "from the start" in said[-1]
     resume(folder, stop=Steps(40), say=said.append)
-    assert "going on from" in said[-1]
+    assert "continuing from" in said[-1]
     steps = [int(name.partition(".")[0]) for name in names_of(folder) if name[0] == "0"]
     assert len([number for number in steps if number <= 40]) == 2
     resume(folder)

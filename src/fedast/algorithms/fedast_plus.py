@@ -63,9 +63,9 @@ _MOST = 2.0
 """Weights of updates by staleness are at most this; those by participation lie between one over
 this and this."""
 _MOST_OWED = 2
-"""Requests that a client is owed at most."""
+"""The most requests that a client is owed."""
 _TRIES_PER_CLIENT = 20
-"""A uniform pick that misses the only idle client this often is not worth a thought (e^-20)."""
+"""A uniform draw misses the only idle client this often with negligible probability (e^-20)."""
 
 
 class FedASTPlus(BufferedOptions):
@@ -78,7 +78,7 @@ class FedASTPlus(BufferedOptions):
     """The staleness at which the server rate is server_lr (at most 0.1, the paper's); it is
     inversely proportional to the measured one."""
     largest: float = Field(0.1, gt=0, le=1)
-    """The part of a client's way that one update moves the model at most."""
+    """The largest fraction of a client's own step by which one update may move the model."""
     slope: float = Field(1.0, ge=0, le=10)
     """An update of staleness s counts (1 + s)^-slope."""
     fair: bool = True
@@ -86,7 +86,7 @@ class FedASTPlus(BufferedOptions):
     warmup: float = Field(3.0, ge=0, le=1000)
     """Latencies over which the rate rises at the start."""
     control: bool = True
-    """Whether a factor on the rate follows from how the model moves (tasks: rate_control)."""
+    """Whether a factor on the rate depends on how the model moves (tasks: rate_control)."""
     average: bool = True
     """Whether a running average of the models is evaluated and handed out (tasks: averaging)."""
     allocation_rule: Annotated[SerializeAsAny[AllocationOptions] | None, Part(ALLOCATION_RULES)] = (

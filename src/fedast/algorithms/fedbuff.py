@@ -23,7 +23,7 @@ from fedast.core.protocol import Algorithm, ClientId, Pool, TaskSpec
 from fedast.core.streams import Stream
 
 _TRIES_PER_CLIENT = 20
-"""A uniform pick that misses the only idle client this often is not worth a thought (e^-20)."""
+"""A uniform draw misses the only idle client this often with negligible probability (e^-20)."""
 
 
 @final

@@ -100,13 +100,13 @@ class AsyncOptions(AlgorithmOptions):
     """Active requests of all tasks together (sum of R); default 1.28 per client of the cap (with
     FedBuff one, since it asks idle clients only)."""
     ratio: float | None = Field(None, ge=1, le=1e6)
-    """Active requests per buffer place (R/b) of tasks that do not set their own buffer; default 32,
+    """Active requests per buffer slot (R/b) of tasks that do not set their own buffer; default 32,
     the paper's, or less, so that each of them has a buffer of at least 2."""
     initial: Literal["uniform", "shares"] = "uniform"
     """How requests are split at the start over tasks that do not set their own."""
 
     def usual_requests(self, active_cap: int | None, clients: int) -> int:
-        """The sum of R where nothing says otherwise."""
+        """The default sum of R."""
         active = active_cap if active_cap is not None else 0.3 * clients
         return round(REQUESTS_PER_ACTIVE_CLIENT * active)
 

@@ -29,7 +29,7 @@ from fedast.parts.registry import Part
 
 @final
 class Shares:
-    """Whole numbers of clients by share; what a task misses in a round it has coming later."""
+    """Whole numbers of clients by share; what a task loses to rounding it gets in a later round."""
 
     def __init__(self) -> None:
         self._owed: dict[TaskName, float] = {}

@@ -268,7 +268,7 @@ def down(folder: str) -> None:
     click.echo(f"{count} processes ended; `up` continues" if count else "nothing was running that "
                "`up` had started")  # fmt: skip
     for name, pid in by_hand(layout.root).items():
-        click.echo(f"{name} was started by hand and goes on: kill {pid}")
+        click.echo(f"{name} was started by hand and is still running: kill {pid}")
 
 
 def status(folder: str, as_json: bool) -> None:

@@ -49,7 +49,7 @@ def log_to(file: Path | None, *, terminal: bool) -> None:
 
 
 def log_everything_to(file: Path) -> None:
-    """Log to a file alone, with whatever else this process prints: it has no terminal."""
+    """Log to a file only, including whatever else this process prints: it has no terminal."""
     file.parent.mkdir(parents=True, exist_ok=True)
     log_to(file, terminal=False)
     sys.stdout = _Printed(logging.getLogger("stdout"), logging.INFO)
@@ -94,8 +94,8 @@ class _Printed(io.TextIOBase):
 
 
 def log_files(layout: Layout) -> dict[str, list[Path]]:
-    """Whose logs there are, and in which files. (``.out`` has what a process said before it could
-    log, if it came to that.)"""
+    """Whose logs there are, and in which files. (``.out`` has what a process printed before it
+    could log, if anything.)"""
     found: dict[str, list[Path]] = {}
     for path in [*sorted(layout.logs.glob("*.log")), *layout.logs.glob("*.out")]:
         found.setdefault(path.stem, []).append(path)

@@ -1,9 +1,9 @@
 """Keys of a configuration that have no effect in this run, and why.
 
-Every key is of use somewhere, and a file may serve several commands and algorithms, so a key that
-has no effect is not an error, but the user should know. A note names a key whose value is not the
-default and cannot change this run. A test tries every key of every section and compares the notes
-with what runs really do (``tests/config/test_no_effect.py``).
+Every key has a use somewhere, and one file may be used with several commands and algorithms, so a
+key without effect is not an error, but the user should know. A note names a key whose value is not
+the default and cannot change this run. A test tries every key of every section and compares the
+notes with what runs really do (``tests/config/test_no_effect.py``).
 
 A resolved configuration writes out what follows from other keys. Such a key is not noted while it
 says what would follow without it: ``ratio = 8`` beside buffers of requests / 8.
@@ -310,7 +310,7 @@ def _in_file(task: TaskConfig, config: RunConfig) -> Reasons:
     options, defaults = options_of(task, config), defaults_of(task, config)
     costs = (None, defaults.step_cost)
     if not config.simulation.delay.uses_step_cost and task.step_cost not in costs:
-        yield "step_cost", "measured work times are taken as they are"
+        yield "step_cost", "measured work times are used unchanged"
     if _given(task, "level"):
         targets = options.targets_by_level(defaults)
         if task.target is None:
@@ -329,7 +329,7 @@ def _in_file(task: TaskConfig, config: RunConfig) -> Reasons:
         elif getattr(task, key) is not None:
             yield key, f"sync.{key} is set, for algorithms such as {config.algorithm.name}"
     if isinstance(options, Synthetic) and _given(options, "alpha"):
-        yield "options.alpha", "LEAF's definition moves the scores of all classes alike by it"
+        yield "options.alpha", "in LEAF's definition it shifts the scores of all classes alike"
 
 
 # --- the rest of a file ---------------------------------------------------------------------------

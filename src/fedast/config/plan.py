@@ -54,7 +54,7 @@ def _check(tasks: Sequence[Task], simulation: Simulation) -> None:
     names = [task.name for task in tasks]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"tasks.{name}.name", "two tasks have this name; give one another")
+            raise ConfigError(f"tasks.{name}.name", "two tasks have this name; rename one of them")
     cap = simulation.active_cap
     if cap is not None and cap > simulation.clients:
         raise ConfigError(
@@ -89,7 +89,7 @@ def _check(tasks: Sequence[Task], simulation: Simulation) -> None:
                 "simulation.max_time", 'is missing; simulation.until = "time" needs a limit'
             )
     if all(task.goal.join_time > 0 for task in tasks):
-        raise ConfigError("tasks", "at least one task must be there from the start (join_time 0)")
+        raise ConfigError("tasks", "at least one task must start with the run (join_time 0)")
 
 
 def _allocate(
@@ -107,7 +107,7 @@ def _allocate(
     if all(asked) and sum(filter(None, asked)) != total:
         raise ConfigError(
             "algorithm.requests",
-            f"is {total}, but the tasks ask for {sum(filter(None, asked))}; leave one of both out",
+            f"is {total}, but the tasks ask for {sum(filter(None, asked))}; leave one of them out",
         )
     open_places = [task for task in first if task.allocation.requests is None]
     rest = total - sum(filter(None, asked))
@@ -131,7 +131,8 @@ def _allocate(
         r = task.allocation.requests or shares.get(task.name) or max(1, total // len(tasks))
         if task.goal.join_time > 0 and r > total - len(tasks) + 1:
             raise ConfigError(
-                f"tasks.{task.name}.requests", f"is {r}: too much of the {total} of all; lower it"
+                f"tasks.{task.name}.requests",
+                f"is {r}: too many of all {total}; lower it",
             )
         least = task.server.aggregator.min_updates
         b = task.allocation.buffer or max(least, round(r / algorithm.ratio_for(r)))
@@ -164,7 +165,7 @@ def _server_lr(algorithm: AlgorithmOptions, task: Task) -> float:
 
 
 def _check_aggregators(tasks: Sequence[Task], updates: Sequence[int | None]) -> None:
-    """An aggregator that cuts nothing off would be the mean by another name."""
+    """An aggregator that leaves nothing out would be the mean under another name."""
     for task, count in zip(tasks, updates, strict=True):
         how = task.server.aggregator
         if count is not None and count < how.min_updates:

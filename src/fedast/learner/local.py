@@ -175,7 +175,7 @@ class LocalLearner:
         self._models.stores[task].release(self._requests[request].version)
 
     def _forget(self, task: TaskName, closed: Mapping[RequestId, OpenRequest]) -> None:
-        """Requests that closed without ever being trained need their model version no more."""
+        """Requests that closed without ever being trained no longer need their model version."""
         for request, entry in closed.items():
             if entry.update is None:
                 del self._untrained[task][request]

@@ -21,7 +21,8 @@ from fedast.training.trainer import Update
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """A server step that would have made the model not finite; the version is as the one before."""
+    """A server step that would have made the model not finite; its version equals the one
+    before."""
 
     task: TaskName
     version: Version
@@ -123,7 +124,7 @@ class RemoteLearner:
         return version
 
     def take_undone(self) -> list[Undone]:
-        """Steps since this was last asked whose outcome was not finite, and was not taken."""
+        """Steps since the last call that were not taken because their outcome was not finite."""
         undone, self._undone = self._undone, []
         return undone
 

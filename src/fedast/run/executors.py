@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Executor(Protocol):
     """Carries out many runs, ``jobs`` at a time, and returns their results in order.
 
-    A run is what it would be alone, wherever it is carried out: its configuration says all. What
+    A run's result does not depend on where it is carried out, only on its configuration. What
     it leaves is in its folder (``BatchRun.out``) when ``done`` is called with its number, result
     and compute. ``runs`` are taken from their iterator one by one, when there is room for the next:
     a sweep decides late what that is. ``progress`` is told how far runs are, ``say`` what a user

@@ -1,4 +1,4 @@
-"""What a task by name is, and how to add one.
+"""Named tasks, and how to add one.
 
 A task's options class derives from ``TaskOptions``, has a ``name``, and builds a ``Task``. A
 configuration names it, or ``package.module:Class``; another package offers it as an entry point in

@@ -37,11 +37,11 @@ NotNegative: TypeAlias = Annotated[float, Field(ge=0)]
 
 
 class TrainingFailed(RuntimeError):
-    """Training cannot go on, because memory or a worker is gone; the message says where."""
+    """Training cannot continue, because memory ran out or a worker died; the message says where."""
 
 
 class OutOfMemory(TrainingFailed):
-    """It does not fit into the device's memory, at least not beside what else is there."""
+    """It does not fit into the device's memory, at least not beside what else is in it."""
 
 
 class BadTask(ValueError):

@@ -139,7 +139,7 @@ class NatsClient:
             await retry(publish, partial(self._trouble, "uploading"), on=TROUBLE)
 
     def _trouble(self, doing: str, error: Exception) -> None:
-        """Raises if trying again is of no use."""
+        """Raises if trying again is pointless."""
         self._connection.check()
         log.warning("%s: %s; trying again", doing, error or type(error).__name__)
 

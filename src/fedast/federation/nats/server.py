@@ -9,7 +9,7 @@ subject. Of heartbeats NATS keeps the latest of each client (``heartbeats``). Co
 plain messages. A further stream says who serves (``fence``).
 
 NATS may lose all of this while we run: a stream is deleted, or NATS comes back with an older or an
-empty disk. So the streams are looked at every second or so (``upkeep``), and what is missing is
+empty disk. So the streams are checked about every second (``upkeep``), and what is missing is
 created again; the server is then told to publish and send again what it needs (``StorageLost``).
 
 Who may do what is decided by the configuration of nats-server (``setup``): a client may read its
@@ -75,8 +75,8 @@ _SMALL_DISK = (
     "start nats-server again (it takes three quarters of what is free when it starts)"
 )
 _LEAST_WAITING = 64
-"""Messages of one client that may wait to be read and committed. NATS refuses further ones, so that
-a client who floods has to go at the pace of our commits; there is room for as many beside what the
+"""Messages of one client that may wait to be read and committed. NATS refuses more, so that a
+flooding client is limited to the pace of our commits; there is room for as many beside what the
 others need."""
 _NO_DUPLICATES = 0.1
 """Seconds for which NATS remembers message ids; ours have none. It is the least that NATS allows:
@@ -171,7 +171,7 @@ class NatsServer:
                     f"JetStream cannot be set up with federation.replicas = {self._replicas}: "
                     f"{error.description}"
                 ) from error
-            log.warning("NATS has not enough nodes yet (%s); trying again", error.description)
+            log.warning("NATS does not have enough nodes yet (%s); trying again", error.description)
             return
         log.warning("JetStream is not ready (%s); trying again", type(error).__name__)
         self._connection.check()

@@ -1,4 +1,4 @@
-"""Keeps the federation's streams in being while the server runs, and its claim to them."""
+"""Keeps the federation's streams, and the server's claim to them, alive while the server runs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Upkeep:
         try:
             back = await self.fence.take(after)
         except TimeoutError:  # perhaps the disk was full, and NATS has not recovered from it
-            await self._watch.mend(_never)
+            await self._watch.repair(_never)
             await self._prepare()
             raise
         if back:
@@ -67,7 +67,7 @@ class Upkeep:
             self._tell(StorageLost("NATS was started again, or the log went back"))
 
     async def run(self, uploads: UploadStream) -> None:
-        """For ever; ``Fenced`` if another server has taken over."""
+        """Run forever; ``Fenced`` if another server has taken over."""
         while True:
             await asyncio.sleep(_EVERY)
             try:
@@ -94,7 +94,7 @@ class Upkeep:
         self._tell(StorageLost(why))
 
     def uploads_removed(self) -> None:
-        """Somebody else has removed uploads: they must be made again, under other names."""
+        """Somebody else has removed uploads: they must be trained again, under other names."""
         if self._new_epoch is None or self._new_epoch.done():
             self._new_epoch = asyncio.create_task(self._begin_epoch())
 
