@@ -12,10 +12,11 @@ import click
 from rich.console import Console
 
 from fedast.algorithms.options import ALGORITHMS
+from fedast.analysis.runs import Run
 from fedast.cli.board import Board
 from fedast.cli.interrupt import interruptible
 from fedast.cli.loading import check_out, load_noted, prepare_data, print_note
-from fedast.cli.tables import comparison_table, saturation_warnings
+from fedast.cli.tables import comparison_tables, saturation_warnings
 from fedast.config.load import load
 from fedast.config.notes import Note, for_all, lines
 from fedast.config.schema import RunConfig
@@ -24,6 +25,7 @@ from fedast.records.files import write_atomically
 from fedast.records.lock import locked
 from fedast.records.run import RunResult, claim_folder
 from fedast.report.compare import Comparison, compare
+from fedast.reproduce.results import Columns
 from fedast.run.batch import (
     BatchRun,
     Interrupted,
@@ -54,6 +56,7 @@ def compare_configs(
     offline: bool,
     quiet: bool,
     as_json: bool,
+    columns: Columns = 2,
 ) -> None:
     where = {"device": device, "trainer": trainer, "precision": precision}
     configs, notes = _labelled(paths, algorithms, settings, where)
@@ -81,14 +84,16 @@ def compare_configs(
         made = _run_left(executor, left, jobs, events, show, resumable=folder is not None)
         results = _by_label(configs, kept, made)
         comparison = compare(results, baseline)
-        written = _write_comparison(folder, comparison, results, next(iter(configs.values())))
+        first = next(iter(configs.values()))
+        written = _write_comparison(folder, comparison, results, first, columns)
     for label, found in results.items():
         for line in saturation_warnings(found, f"{label}: "):
             _warn(line)
     if as_json:
         click.echo(json.dumps(comparison.to_json(), indent=2))
         return
-    Console(highlight=False).print(comparison_table(comparison))
+    for table in comparison_tables(comparison):
+        Console(highlight=False).print(table)
     if written:
         click.echo("Figure: " + ", ".join(map(str, written)))
 
@@ -250,16 +255,32 @@ def _write_comparison(
     comparison: Comparison,
     runs: Mapping[str, Sequence[RunResult]],
     config: RunConfig,
+    columns: Columns,
 ) -> list[Path]:
     if folder is None:
         return []
-    from fedast.report.figures import SHADED, learning_curves, save
+    from fedast.plot import curves
+    from fedast.reproduce.figures.curves import SHADED
+    from fedast.reproduce.figures.save import save
 
     write_atomically(folder / "comparison.json", json.dumps(comparison.to_json(), indent=2) + "\n")
-    targets = {task.name or task.use: task.target for task in config.tasks}
     seeds = len(next(iter(runs.values())))
     title = (
         f"{len(config.tasks)} models over {config.simulation.clients} clients, "
         f"mean{' and range' if len(runs) <= SHADED else ''} of {seeds} seeds"
     )
-    return save(learning_curves(runs, comparison, targets, title), folder, "curves")
+    made = [
+        Run.of(f"{label}/seed-{result.seed}", folder / label / f"seed-{result.seed}", result)
+        for label, results in runs.items()
+        for result in results
+    ]
+    figure = curves(made, series=_series, columns=columns, title=title)
+    return save(figure, folder, "curves", ("png", "svg"))
+
+
+def _series(run: Run) -> str:
+    """A label that is an algorithm's name, as text writes it; any other as it is."""
+    from fedast.plot.study import algorithm_title
+
+    label = run.name.rpartition("/")[0]
+    return algorithm_title(run) if label == run.algorithm else label

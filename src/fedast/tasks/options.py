@@ -78,6 +78,8 @@ class TaskSettings:
 class TaskOptions(Options, ABC):
     """Options of a task."""
 
+    display_name: ClassVar[str] = ""
+    """How figures write it, such as CIFAR-10; default: what the run calls it."""
     defaults: ClassVar[TaskSettings | None] = None
     """Its settings, so that a configuration is checked without loading data; None: those of the
     task that is built."""

@@ -91,6 +91,7 @@ class MNIST(ImageTask):
     """MNIST, perceptron 784-200-200-10."""
 
     name: ClassVar[str] = "mnist"
+    display_name: ClassVar[str] = "MNIST"
     datasets = ("mnist",)
     defaults: ClassVar[TaskSettings] = TaskSettings(
         targets={"low": 0.83, "main": 0.93, "high": 0.96},  # appendix, table 1, appendix
@@ -111,6 +112,7 @@ class FashionMNIST(ImageTask):
     """Fashion-MNIST, LeNet-5."""
 
     name: ClassVar[str] = "fashion-mnist"
+    display_name: ClassVar[str] = "Fashion-MNIST"
     datasets = ("fashion-mnist",)
     defaults: ClassVar[TaskSettings] = TaskSettings(
         targets={"low": 0.72, "main": 0.82, "high": 0.85}, step_cost=0.240, training=_FASHION
@@ -130,6 +132,7 @@ class CIFAR10(ImageTask):
     """CIFAR-10, two 5x5 convolutions of 64 channels and three linear layers."""
 
     name: ClassVar[str] = "cifar10"
+    display_name: ClassVar[str] = "CIFAR-10"
     datasets = ("cifar10",)
     defaults: ClassVar[TaskSettings] = TaskSettings(
         targets={"low": 0.53, "main": 0.63, "high": 0.66},
@@ -150,6 +153,7 @@ class Shakespeare(TaskOptions):
     """Shakespeare's plays by role, next character from 80, LSTM."""
 
     name: ClassVar[str] = "shakespeare"
+    display_name: ClassVar[str] = "Shakespeare"
     datasets = ("shakespeare",)
     defaults: ClassVar[TaskSettings] = TaskSettings(
         targets={"low": 0.32, "main": 0.42, "high": 0.45},
@@ -206,6 +210,7 @@ class CIFAR100(ImageTask):
     """CIFAR-100, ResNet-18 with group normalisation, random crop and flip."""
 
     name: ClassVar[str] = "cifar100"
+    display_name: ClassVar[str] = "CIFAR-100"
     datasets = ("cifar100",)
     defaults: ClassVar[TaskSettings] = TaskSettings(
         targets={"main": 0.5},  # appendix, the larger model

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from fedast.cli.errors import reports_errors
-from fedast.cli.options import jobs_option, on_option, run_options
+from fedast.cli.options import columns_option, jobs_option, on_option, run_options
 
 
 @click.command()
@@ -20,6 +20,7 @@ from fedast.cli.options import jobs_option, on_option, run_options
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for records and figures.")
 @jobs_option()
 @on_option()
+@columns_option()
 @run_options
 @reports_errors
 def compare(configs: tuple[str, ...], **options: Any) -> None:
