@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation, Text
+from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 SLACK = 0.5
@@ -26,38 +28,23 @@ def overlaps(figure: Figure) -> list[str]:
     ]
 
 
-def _texts(figure: Figure) -> list[tuple[str, Bbox]]:
-    found = []
-    hidden = {id(text) for panel in figure.axes for text in _unused_ticks(panel)}
+def _texts(figure: Figure) -> Iterator[tuple[str, Bbox]]:
+    undrawn = {id(text) for panel in figure.axes for text in _undrawn(panel)}
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
-        if not text.get_visible() or not text.get_text().strip() or id(text) in hidden:
-            continue
-        # An annotation's box would include its arrow and what it points at.
-        box = (
-            Text.get_window_extent(text)
-            if isinstance(text, Annotation)
-            else text.get_window_extent()
-        )
-        found.append((text.get_text(), box))
-    return found
+        if text.get_visible() and text.get_text().strip() and id(text) not in undrawn:
+            # Of an annotation, without what it points at.
+            yield text.get_text(), Text.get_window_extent(text)
 
 
-def _unused_ticks(panel: object) -> list[Text]:
-    """Labels of ticks outside the axis, which are there but not drawn."""
-    found: list[Text] = []
-    for axis in (panel.xaxis, panel.yaxis):  # type: ignore[attr-defined]
+def _undrawn(panel: Axes) -> Iterator[Text]:
+    """Labels of ticks outside the axis, which exist but are not drawn."""
+    for axis in (panel.xaxis, panel.yaxis):
         low, high = sorted(axis.get_view_interval())
         margin = 1e-9 * (high - low)
         for tick in [*axis.get_major_ticks(), *axis.get_minor_ticks()]:
-            outside = not low - margin <= tick.get_loc() <= high + margin
-            for label, on in (
-                (tick.label1, tick.label1On if False else tick.label1.get_visible()),
-                (tick.label2, tick.label2.get_visible()),
-            ):
-                if outside or not on or not axis.get_visible():
-                    found.append(label)
-    return found
+            if not low - margin <= tick.get_loc() <= high + margin:
+                yield from (tick.label1, tick.label2)
 
 
 def _inside(box: Bbox, page: Bbox) -> bool:

@@ -63,7 +63,7 @@ def looks(algorithms: Mapping[str, str]) -> dict[str, Look]:
         before[colour] += 1
         found[label] = Look(
             tinted(colour, _TINTS[number % len(_TINTS)]),
-            dashes[number % len(dashes)],
+            dashes[(number + number // len(_TINTS)) % len(dashes)],
             _HATCHES[number % len(_HATCHES)],
         )
     return found
