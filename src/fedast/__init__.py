@@ -13,6 +13,7 @@ from fedast.deprecated import DEPRECATED, deprecated
 from fedast.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from fedast import plot as plot
     from fedast.aggregation.aggregators import AggregatorOptions, Mean, Median, TrimmedMean
     from fedast.aggregation.server_optimizers import (
         SGD,
@@ -175,6 +176,7 @@ __all__ = [
     "dirichlet",
     "iid",
     "load",
+    "plot",
     "power_law",
     "shards",
     "simulate",
@@ -185,10 +187,12 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in DEPRECATED:
         return deprecated(name)
+    if name == "plot":
+        return import_module("fedast.plot")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'fedast' has no attribute {name!r}")
     return getattr(import_module(_HOME_OF[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME_OF])
+    return sorted([*globals(), *_HOME_OF, "plot"])

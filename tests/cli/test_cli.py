@@ -104,7 +104,7 @@ def test_run_writes_its_records(tmp_path: Path) -> None:
     assert "digits-mlp" in done.stdout
     assert f"Records: {out}" in done.stdout
     assert {p.name for p in out.iterdir()} == {
-        "config.toml", "result.json", "curves.csv", "events.jsonl", "models",
+        "config.toml", "result.json", "curves.csv", "events.jsonl", "series.jsonl", "models",
     }  # fmt: skip
     assert json.loads((out / "result.json").read_text())["seed"] == 5
     again = fedast("run", str(out / "config.toml"), "--out", str(tmp_path / "b"), "--events")

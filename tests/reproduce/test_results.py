@@ -12,6 +12,7 @@ from fedast.records.compact import CompactRun
 from fedast.records.metrics import Point
 from fedast.records.run import TaskResult
 from fedast.reproduce.claims import Claim
+from fedast.reproduce.figures.dots import dot_panels
 from fedast.reproduce.figures.save import draw_figures
 from fedast.reproduce.results import Axis, Key, StudyResults
 from fedast.reproduce.rows import Row, rows_of
@@ -285,8 +286,10 @@ def test_a_variant_that_missed_its_target_says_so() -> None:
         ("slow",): [{"a": task()}] * 2,
     }
     found = results([SERIES], variants, figures=("dots",))
-    texts = [text.get_text() for text in draw_figures(found)["dots"].axes[0].texts]
-    assert texts == ["1 of 2 not reached"]
+    (panel,) = dot_panels(found)
+    assert [(row.label, row.missed) for row in panel.rows] == [("fast", 1), ("slow", 0)]
+    (legend,) = draw_figures(found)["dots"].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a run that did not get there"]
 
 
 def test_requests_are_averaged_over_time_until_the_first_task_is_done() -> None:

@@ -72,6 +72,8 @@ class FedASTPlus(BufferedOptions):
     """FedAST+: idle clients, a server rate set from what is measured, an average of the models."""
 
     name: ClassVar[str] = "fedast-plus"
+    display_name: ClassVar[str] = "FedAST-plus"
+    colour: ClassVar[str] = "#D55E00"
     idle: bool = True
     """Whether only idle clients are asked."""
     reference: float = Field(40.0, gt=0, le=1e6)

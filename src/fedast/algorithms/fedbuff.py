@@ -54,6 +54,8 @@ class FedBuff(BufferedOptions):
     """FedBuff: asynchronous and buffered, a finished client is replaced by an idle one."""
 
     name: ClassVar[str] = "fedbuff"
+    display_name: ClassVar[str] = "FedBuff"
+    colour: ClassVar[str] = "#7A28F0"
     idle: bool = True
     """Whether only idle clients are asked; if not, it is FedAST with a fixed allocation."""
 

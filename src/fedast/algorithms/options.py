@@ -49,6 +49,10 @@ LearningRate: TypeAlias = Annotated[float, Field(gt=0, le=1e6)]
 class AlgorithmOptions(Options, ABC):
     """An algorithm's options: what a run asks of every algorithm before it begins."""
 
+    display_name: ClassVar[str] = ""
+    """How text and figures write it, such as FedAST(D); default: its name."""
+    colour: ClassVar[str] = ""
+    """Its colour in every figure, as #rrggbb; default: one that its name decides."""
     synchronous: ClassVar[bool] = False
     """Whether it trains in rounds; tasks often have other learning rates then."""
     pools_data: ClassVar[bool] = False
@@ -58,6 +62,15 @@ class AlgorithmOptions(Options, ABC):
     """Server learning rate eta_s of tasks that set none (and have no adaptive server optimizer)."""
     evaluate_every: int = Field(4, ge=1)
     """Rounds between evaluations of tasks that do not set their own."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        # A class derived from another algorithm's is an algorithm of its own.
+        if "display_name" not in cls.__dict__:
+            cls.display_name = cls.name.rpartition(":")[2]
+        if "colour" not in cls.__dict__:
+            cls.colour = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -238,6 +251,8 @@ def _from_callable(name: str, target: Callable[..., Any]) -> type[AlgorithmOptio
         **fields,
     )
     options.name = name
+    options.display_name = getattr(target, "display_name", name.rpartition(":")[2])
+    options.colour = getattr(target, "colour", "")
     options._target = staticmethod(target)
     options._arguments = tuple(fields)
     return cast("type[AlgorithmOptions]", options)

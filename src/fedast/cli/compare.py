@@ -13,11 +13,12 @@ import click
 from rich.console import Console
 
 from fedast.algorithms.options import ALGORITHMS
+from fedast.analysis.runs import Run
 from fedast.cli.board import Board
 from fedast.cli.comparison import WANTED, Wanted, read_wanted, write_wanted
 from fedast.cli.interrupt import interruptible
 from fedast.cli.loading import check_out, load_noted, prepare_data, print_note
-from fedast.cli.tables import comparison_table, saturation_warnings
+from fedast.cli.tables import comparison_tables, saturation_warnings
 from fedast.cli.ui import new_folder, page_for
 from fedast.config.load import load
 from fedast.config.notes import Note, for_all, lines
@@ -27,6 +28,7 @@ from fedast.records.files import write_atomically
 from fedast.records.lock import locked
 from fedast.records.run import CONFIG, RunResult
 from fedast.report.compare import Comparison, compare
+from fedast.reproduce.results import Columns
 from fedast.run.batch import BatchRun, Interrupted, Pulse, alone, default_jobs
 from fedast.run.build import check_inputs
 from fedast.run.checkpointing import Every
@@ -55,6 +57,7 @@ def compare_configs(
     offline: bool,
     quiet: bool,
     as_json: bool,
+    columns: Columns = 2,
 ) -> None:
     where = {"device": device, "trainer": trainer, "precision": precision}
     configs, notes = _labelled(paths, algorithms, settings, where)
@@ -76,7 +79,7 @@ def compare_configs(
         Wanted(configs, seeds, baseline, events, checkpoint_every),
         None if out is None else Path(out),
         jobs=jobs, on=on, resume=resume, overwrite=overwrite, notes=() if quiet else notes,
-        offline=offline, quiet=quiet, as_json=as_json, ui=ui,
+        offline=offline, quiet=quiet, as_json=as_json, ui=ui, columns=columns,
     )  # fmt: skip
 
 
@@ -90,6 +93,7 @@ def resume_comparison(
     quiet: bool,
     as_json: bool,
     ui: bool,
+    columns: Columns,
 ) -> None:
     """Go on with the comparison in a folder, as it was asked for."""
     folder = Path(out)
@@ -99,7 +103,7 @@ def resume_comparison(
         wanted = replace(wanted, every=checkpoint_every)
     _carry_out(
         wanted, folder, jobs=jobs, on=on, resume=True, offline=offline, quiet=quiet,
-        as_json=as_json, ui=ui,
+        as_json=as_json, ui=ui, columns=columns,
     )  # fmt: skip
 
 
@@ -122,6 +126,7 @@ def _carry_out(
     quiet: bool,
     as_json: bool,
     ui: bool,
+    columns: Columns,
 ) -> None:
     configs = wanted.configs
     if wanted.every is not None:
@@ -149,14 +154,16 @@ def _carry_out(
             )
             results = _by_label(configs, kept, made)
             comparison = compare(results, wanted.baseline)
-            written = _write_comparison(folder, comparison, results, next(iter(configs.values())))
+            first = next(iter(configs.values()))
+            written = _write_comparison(folder, comparison, results, first, columns)
         for label, found in results.items():
             for line in saturation_warnings(found, f"{label}: "):
                 _warn(line)
         if as_json:
             click.echo(json.dumps(comparison.to_json(), indent=2))
         else:
-            Console(highlight=False).print(comparison_table(comparison))
+            for table in comparison_tables(comparison):
+                Console(highlight=False).print(table)
             if written:
                 click.echo("Figure: " + ", ".join(map(str, written)))
         page.stay()
@@ -321,16 +328,32 @@ def _write_comparison(
     comparison: Comparison,
     runs: Mapping[str, Sequence[RunResult]],
     config: RunConfig,
+    columns: Columns,
 ) -> list[Path]:
     if folder is None:
         return []
-    from fedast.report.figures import SHADED, learning_curves, save
+    from fedast.plot import curves
+    from fedast.reproduce.figures.curves import SHADED
+    from fedast.reproduce.figures.save import save
 
     write_atomically(folder / "comparison.json", json.dumps(comparison.to_json(), indent=2) + "\n")
-    targets = {task.name or task.use: task.target for task in config.tasks}
     seeds = len(next(iter(runs.values())))
     title = (
         f"{len(config.tasks)} models over {config.simulation.clients} clients, "
         f"mean{' and range' if len(runs) <= SHADED else ''} of {seeds} seeds"
     )
-    return save(learning_curves(runs, comparison, targets, title), folder, "curves")
+    made = [
+        Run.of(f"{label}/seed-{result.seed}", folder / label / f"seed-{result.seed}", result)
+        for label, results in runs.items()
+        for result in results
+    ]
+    figure = curves(made, series=_series, columns=columns, title=title)
+    return save(figure, folder, "curves", ("png", "svg"))
+
+
+def _series(run: Run) -> str:
+    """A label that is an algorithm's name, as text writes it; any other as it is."""
+    from fedast.plot.study import algorithm_title
+
+    label = run.name.rpartition("/")[0]
+    return algorithm_title(run) if label == run.algorithm else label

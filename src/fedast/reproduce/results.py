@@ -17,6 +17,8 @@ from fedast.reproduce.claims import Claim
 
 Key: TypeAlias = tuple[str, ...]
 """A variant: a label for each axis."""
+Columns: TypeAlias = Literal[1, 2]
+"""Of a paper, that a figure is as wide as."""
 Role: TypeAlias = Literal["panel", "x", "series"]
 
 
@@ -69,6 +71,10 @@ class StudyResults:
     """Whether a task is done at its first evaluation at the target, or when it is held."""
     disclaimer: str = ""
     """Printed on the figures if their labels name data that was not used."""
+    algorithms: Mapping[Key, str] = field(default_factory=dict)
+    """The name of each variant's algorithm, where nothing has been run that says it."""
+    columns: Columns = 2
+    """How wide its figures are."""
 
     # --- finding runs ----------------------------------------------------------------------
 
@@ -107,6 +113,11 @@ class StudyResults:
             if not seeds:
                 raise Missing(", ".join(key))
         return set.intersection(*found)
+
+    def algorithm(self, key: Key) -> str:
+        """The name of a variant's algorithm; empty if nothing says it."""
+        runs = self.runs.get(key)
+        return next(iter(runs.values())).algorithm if runs else self.algorithms.get(key, "")
 
     # --- measures of runs ----------------------------------------------------------------------
 

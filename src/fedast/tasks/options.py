@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 class TaskOptions(Options, ABC):
     """Options of a task."""
 
+    display_name: ClassVar[str] = ""
+    """How figures write it, such as CIFAR-10; default: what the run calls it."""
     defaults: ClassVar[Task | None] = None
     """The task without its data, so that a configuration can be checked and planned without
     loading any; None: the task is built to find out."""

@@ -91,6 +91,7 @@ class MNIST(ImageTask):
     """MNIST, perceptron 784-200-200-10."""
 
     name: ClassVar[str] = "mnist"
+    display_name: ClassVar[str] = "MNIST"
     datasets = ("mnist",)
     defaults: ClassVar[Task] = Task(
         name=name,
@@ -113,6 +114,7 @@ class FashionMNIST(ImageTask):
     """Fashion-MNIST, LeNet-5."""
 
     name: ClassVar[str] = "fashion-mnist"
+    display_name: ClassVar[str] = "Fashion-MNIST"
     datasets = ("fashion-mnist",)
     defaults: ClassVar[Task] = Task(
         name=name, goal=Goal(target=0.82), step_cost=0.240, training=_FASHION
@@ -133,6 +135,7 @@ class CIFAR10(ImageTask):
     """CIFAR-10, two 5x5 convolutions of 64 channels and three linear layers."""
 
     name: ClassVar[str] = "cifar10"
+    display_name: ClassVar[str] = "CIFAR-10"
     datasets = ("cifar10",)
     defaults: ClassVar[Task] = Task(
         name=name, goal=Goal(target=0.63), step_cost=0.228, training=_CIFAR10
@@ -152,6 +155,7 @@ class Shakespeare(TaskOptions):
     """Shakespeare's plays by role, next character from 80, LSTM."""
 
     name: ClassVar[str] = "shakespeare"
+    display_name: ClassVar[str] = "Shakespeare"
     datasets = ("shakespeare",)
     defaults: ClassVar[Task] = Task(
         name=name,
@@ -209,6 +213,7 @@ class CIFAR100(ImageTask):
     """CIFAR-100, ResNet-18 with group normalisation, random crop and flip."""
 
     name: ClassVar[str] = "cifar100"
+    display_name: ClassVar[str] = "CIFAR-100"
     datasets = ("cifar100",)
     defaults: ClassVar[Task] = Task(
         name=name,

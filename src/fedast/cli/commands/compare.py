@@ -9,10 +9,11 @@ import click
 from click.core import ParameterSource
 
 from fedast.cli.errors import reports_errors
-from fedast.cli.options import jobs_option, on_option, run_options
+from fedast.cli.options import columns_option, jobs_option, on_option, run_options
 
 _WITH_RESUME = (
-    "resume", "out", "jobs", "on", "checkpoint_every", "quiet", "as_json", "offline", "ui"
+    "resume", "out", "jobs", "on", "checkpoint_every", "quiet", "as_json", "offline", "ui",
+    "columns",
 )  # fmt: skip
 """The options that may stand beside ``--resume`` where no CONFIG is given."""
 
@@ -34,6 +35,7 @@ _WITH_RESUME = (
               )  # fmt: skip
 @jobs_option()
 @on_option()
+@columns_option()
 @run_options
 @reports_errors
 def compare(configs: tuple[str, ...], resume: str | None, **options: Any) -> None:
