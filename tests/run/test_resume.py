@@ -110,7 +110,7 @@ def test_without_a_checkpoint_it_begins_again(tmp_path: Path) -> None:
     execute(config, tmp_path / "parts", events=True, stop=lambda: True)
     said: list[str] = []
     same(tmp_path / "whole", tmp_path / "parts", whole, resume(tmp_path / "parts", say=said.append))
-    assert "from the start" in said[0]
+    assert "starting over" in said[0]
     with pytest.raises(UnusableFolder, match="holds no run"):
         resume(tmp_path / "nothing")
 
@@ -250,7 +250,7 @@ def test_new_checkpoints_stay_though_unreadable_ones_have_higher_numbers(
                 note.write_text(note.read_text().replace('"schema": 1', '"schema": 2'))
     said: list[str] = []
     resume(folder, stop=Steps(30), say=said.append)
-    assert "from the start" in said[-1]
+    assert "starting over" in said[-1]
     resume(folder, stop=Steps(40), say=said.append)
     assert "continuing from" in said[-1]
     steps = [int(name.partition(".")[0]) for name in names_of(folder) if name[0] == "0"]
