@@ -14,6 +14,7 @@ from fedast.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fedast.aggregation.aggregators import AggregatorOptions, Mean, Median, TrimmedMean
+    from fedast.aggregation.delayed_nesterov import DelayedNesterov
     from fedast.aggregation.server_optimizers import (
         SGD,
         Adam,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "fedast.aggregation.aggregators": ("AggregatorOptions", "Mean", "Median", "TrimmedMean"),
+    "fedast.aggregation.delayed_nesterov": ("DelayedNesterov",),
     "fedast.aggregation.server_optimizers": (
         "Adam",
         "Fadas",
@@ -131,6 +133,7 @@ __all__ = [
     "ConfigWarning",
     "Constant",
     "DelayOptions",
+    "DelayedNesterov",
     "Fadas",
     "FedASTDynamic",
     "FedASTNoBuffer",

@@ -69,6 +69,12 @@ def plan(
     ]
 
 
+def complete_server(side: ServerSide, spec: TaskSpec) -> ServerSide:
+    """With what depends on the task's plan filled in."""
+    optimizer = side.optimizer.complete(spec.active_requests / spec.buffer_size)
+    return side if optimizer == side.optimizer else side.model_copy(update={"optimizer": optimizer})
+
+
 def _check(tasks: Sequence[Outline], simulation: Simulation) -> None:
     names = [task.name for task in tasks]
     for name in names:
