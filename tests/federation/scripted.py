@@ -4,6 +4,7 @@ the same steps must leave the same records, whatever happened to the server in b
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,8 @@ from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
 from fedast.federation import wire
 from fedast.federation.memory import Hub, MemoryClient, MemoryServer
-from fedast.records.run import write_result
+from fedast.records.run import SERIES, write_result
+from fedast.records.series import read
 from fedast.run.federate import Federation
 
 CLIENTS = 3
@@ -79,9 +81,7 @@ class Scripted:
         )
         self.federation = federation
         try:
-            federation.server.recover()
-            federation.run_metrics.went_live()
-            federation._events.publish()
+            federation.recover()
         except BaseException:
             federation.close()
             self.federation = None
@@ -148,12 +148,17 @@ class Scripted:
         self.federation = None
 
     def end(self) -> dict[str, bytes]:
-        """Stop in good order; the records."""
+        """Stop in good order; the records, of the time series what does not go by real time."""
         self.running._events.flush()
         write_result(self.folder, self.running.result())
+        self.running._series.end("interrupted")
         self.crash()
         names = ("events.jsonl", "curves.csv", "result.json")
-        return {name: (self.folder / name).read_bytes() for name in names}
+        found = {name: (self.folder / name).read_bytes() for name in names}
+        rows = [row for row in read(self.folder / SERIES)[0] if isinstance(row, list)]
+        decided = [[row[0], *row[2:]] for row in rows if row[0] in "erf"]
+        totals = [row[2:] for row in rows if row[0] == "h"][-1]
+        return {**found, SERIES: json.dumps([decided, totals], sort_keys=True).encode()}
 
 
 def trained(request: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:

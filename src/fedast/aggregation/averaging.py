@@ -44,6 +44,6 @@ class RunningAverage:
         self.value = initial.clone()
 
     def follow(self, model: torch.Tensor, rounds: int) -> None:
-        """Take in the model after so many rounds."""
+        """Include the model after so many rounds."""
         share = min(1.0, (self._exponent + 1.0) / (rounds + self._exponent))
         self.value = self.value.lerp(model, share)

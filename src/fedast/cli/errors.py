@@ -9,6 +9,15 @@ from typing import Any, NoReturn
 
 import click
 
+_EXTRAS = {
+    "nats": "deploy",
+    "cryptography": "deploy",
+    "prometheus_client": "deploy",
+    "starlette": "ui",
+    "uvicorn": "ui",
+}
+"""Packages that only an extra installs."""
+
 
 def fail(message: str, status: int = 2) -> NoReturn:
     """Print one line and exit; status 2 is for what the user can correct."""
@@ -38,9 +47,10 @@ def reports_errors(command: Callable[..., Any]) -> Callable[..., Any]:
         except (TransportError, ServerFault) as error:
             fail(str(error), status=1)
         except ModuleNotFoundError as error:
-            if error.name not in ("nats", "cryptography", "prometheus_client"):
+            extra = _EXTRAS.get(error.name or "")
+            if extra is None:
                 raise
-            fail(f"{error.name} is missing; install fedast[deploy]")
+            fail(f"{error.name} is missing; install fedast[{extra}]")
         except TrainingFailed as error:
             fail(f"{error}\na run with checkpoints can go on: fedast run --resume DIR", status=1)
         except OSError as error:  # a full disk, a folder that went away

@@ -34,12 +34,23 @@ def on_option() -> Decorator:
     )  # fmt: skip
 
 
+def ui_option() -> Decorator:
+    return click.option("--ui", is_flag=True, help="Watch it on a local page, in a browser.")
+
+
 def quiet_option(text: str = "Print only the end result.") -> Decorator:
     return click.option("--quiet", "-q", is_flag=True, help=text)
 
 
 def json_option(text: str = "Print the result as JSON only.") -> Decorator:
     return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def columns_option() -> Decorator:
+    return click.option(
+        "--columns", default=2, show_default=True, type=click.IntRange(1, 2),
+        help="Columns of a paper that a figure is as wide as.",
+    )  # fmt: skip
 
 
 def offline_option() -> Decorator:
@@ -65,6 +76,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         precision_option("Precision of matrix products on a GPU; default: tf32."),
         click.option("--events", is_flag=True, help="Also write events.jsonl, every event."),
         click.option("--overwrite", is_flag=True, help="Replace a run that is already there."),
+        ui_option(),
         offline_option(),
         quiet_option(),
         json_option(),

@@ -24,6 +24,7 @@ from fedast.cli.loading import (
     warn,
 )
 from fedast.cli.tables import result_table, saturation_warnings
+from fedast.cli.ui import new_folder, page_for
 from fedast.config.schema import RunConfig
 from fedast.parts.errors import ConfigError
 from fedast.records.run import CONFIG
@@ -45,6 +46,7 @@ def run_config(
     checkpoint_every: str | None,
     events: bool,
     overwrite: bool,
+    ui: bool,
     offline: bool,
     quiet: bool,
     as_json: bool,
@@ -62,6 +64,8 @@ def run_config(
         precision=precision,
         note=silent if quiet else print_note,
     )
+    if ui and out is None:
+        out = new_folder()
     check_out(out, events)
     every = None if checkpoint_every is None else Every.parse(checkpoint_every)
     if every is not None and out is None:
@@ -83,11 +87,17 @@ def run_config(
             every=every,
         )
 
-    _show(config, go, out, quiet=quiet, as_json=as_json)
+    _show(config, go, out, ui=ui, quiet=quiet, as_json=as_json)
 
 
 def resume_run(
-    folder: str, *, checkpoint_every: str | None, offline: bool, quiet: bool, as_json: bool
+    folder: str,
+    *,
+    checkpoint_every: str | None,
+    ui: bool,
+    offline: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     from fedast.run.checkpointing import Every
     from fedast.run.execute import resume
@@ -107,7 +117,7 @@ def resume_run(
             say=lambda text: click.echo(text, err=True),
         )
 
-    _show(config, go, folder, quiet=quiet, as_json=as_json)
+    _show(config, go, folder, ui=ui, quiet=quiet, as_json=as_json)
 
 
 def _show(
@@ -115,13 +125,14 @@ def _show(
     go: Callable[[Sequence[Watch], Stop], Outcome],
     out: str | None,
     *,
+    ui: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
     """Show a run while it goes, and print its result."""
     console = Console(highlight=False)
     title = f"{config.algorithm.name} · {config.simulation.clients} clients · seed {config.seed}"
-    with interruptible() as stop:
+    with page_for(out if ui else None) as page, interruptible() as stop:
         view = None if quiet or as_json else _view(console, title, config)
         with view if isinstance(view, LiveView) else nullcontext():
             outcome = go(() if view is None else (view.watch,), stop)
@@ -138,6 +149,7 @@ def _show(
             click.echo("warning: no client will ever be available again; the run ends", err=True)
         elif stop.requested:
             sys.exit(130)
+        page.stay()
 
 
 def _view(console: Console, title: str, config: RunConfig) -> LiveView | LineView:

@@ -12,7 +12,7 @@ from typing import final
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client import Counter as CounterMetric
 
-from fedast.core.protocol import Algorithm, ClientId
+from fedast.core.protocol import Algorithm, ClientId, Version
 from fedast.federation.driver import Driver, LivePool
 from fedast.federation.membership import Membership
 from fedast.federation.state import ServerState
@@ -46,7 +46,7 @@ class Snapshot:
 @final
 class ServerMetrics:
     def __init__(self, algorithm: Algorithm, run_metrics: RunMetrics, min_clients: int = 1) -> None:
-        """``min_clients``: so many should be here."""
+        """``min_clients``: how many should be connected."""
         self._min_clients = min_clients
         self._algorithm = algorithm
         self._run_metrics = run_metrics
@@ -61,7 +61,7 @@ class ServerMetrics:
         self.updates = counter("updates", "Updates that counted.", "task")
         self.invalid = counter("invalid_updates", "Updates that were refused.")
         self.ignored = counter("ignored_updates", "Updates that came late, twice or unasked for.")
-        self.roll_backs = counter("roll_backs", "Times that a model went bad and back.", "task")
+        self.roll_backs = counter("roll_backs", "Times that a bad model was rolled back.", "task")
         self.commit_failures = counter("commit_failures", "Commits that failed.")
         self._commits = Histogram(
             "fedast_commit_seconds", "Time of a commit.", registry=self.registry
@@ -116,6 +116,14 @@ class ServerMetrics:
     def status(self, driver: Driver, pool: LivePool, membership: Membership, now: float) -> str:
         quarantined = sorted(membership.quarantined)[:_LISTED]
         held = Counter(send.client for send in driver.open.values())
+        work: dict[str, list[dict[str, object]]] = {}
+        versions: dict[str, Counter[Version]] = {}
+        for request, send in driver.open.items():
+            versions.setdefault(send.task, Counter())[send.version] += 1
+            if len(work) < _LISTED or str(send.client) in work:
+                doing = {"task": send.task, "version": send.version, "request": request}
+                work.setdefault(str(send.client), []).append(doing)
+        seen = {} if self.snapshot is None else self.snapshot.last_seen
         table = {
             "seconds": round(now, 1),
             "began": driver.sent > 0,
@@ -132,6 +140,16 @@ class ServerMetrics:
                 for client in sorted({*quarantined, *membership.strikes})[:_REASONS_LISTED]
             },
             "requests": {str(client): held[client] for client in sorted(held)[:_LISTED]},
+            "work": work,
+            "versions": versions,
+            "strikes": _first(membership.strikes),
+            "failures": _first(membership.failures),
+            "counted": _first(self._run_metrics.counted),
+            "last_seen": {
+                str(client): round(max(0.0, now - seen[client]), 1)
+                for client in sorted(seen)[:_LISTED]
+            },
+            "commit_age": round(time.monotonic() - self.last_commit, 1),
             "tasks": {
                 status.name: {
                     "round": status.round,
@@ -151,3 +169,9 @@ class ServerMetrics:
     def _latest(self, task: str) -> float | None:
         curve = self._run_metrics.tasks[task].curve
         return round(curve[-1].value, 4) if curve else None
+
+
+def _first(counts: Mapping[ClientId, int]) -> dict[str, int]:
+    """Of as many clients as a status lists, those that have any."""
+    found = sorted(client for client, count in counts.items() if count)
+    return {str(client): counts[client] for client in found[:_LISTED]}

@@ -37,8 +37,8 @@ _TEST_BATCH = {"cpu": 2000, "cuda": 20_000}
 
 
 @final
-class TaskModels:
-    """The model of every task on a device, and what updates do to it."""
+class ServerModels:
+    """The models of all tasks on a device, and what updates do to them."""
 
     def __init__(
         self,

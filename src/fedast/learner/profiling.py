@@ -26,6 +26,15 @@ class Profiler:
         self._device = device
         self._inner: list[float] = []
 
+    def by_work(self) -> dict[str, float]:
+        """Seconds of what a run's time series tells apart."""
+        seconds = self.seconds
+        return {
+            "train": seconds["training"],
+            "evaluate": seconds["evaluation"],
+            "aggregate": seconds["aggregation"],
+        }
+
     def time(self, name: str, work: Callable[[], T]) -> T:
         began = time.perf_counter()
         self._inner.append(0.0)

@@ -36,7 +36,7 @@ class ResumableLearner(Learner, Protocol):
         ...
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Every tensor that a run needs to go on, by name."""
+        """Every tensor that a run needs to continue, by name."""
         ...
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -48,7 +48,7 @@ class ResumableLearner(Learner, Protocol):
 
 
 def check_all_used(tensors: Mapping[str, torch.Tensor], used: set[str]) -> None:
-    """Tensors left over belong to a run that went another way."""
+    """Tensors that are left over belong to a run that took another course."""
     left = tensors.keys() - used
     if left:
         raise LookupError(f"this run has no use for {min(left)}")

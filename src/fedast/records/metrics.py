@@ -13,6 +13,7 @@ from fedast.core.protocol import (
     Aggregate,
     ClientId,
     Command,
+    Dispatch,
     Evaluated,
     Finish,
     FinishReason,
@@ -49,6 +50,8 @@ class Point:
 
 @dataclass(slots=True)
 class TaskMetrics:
+    """A task's numbers so far; ``RunResult.of`` makes its ``TaskResult`` from them."""
+
     spec: TaskSpec
     rounds: int = 0
     updates: int = 0
@@ -65,6 +68,8 @@ class TaskMetrics:
     """Of the newest model, where an average decides; not at every evaluation."""
     requests: list[tuple[float, int]] = field(default_factory=list)
     """Reallocations: the time, and the number of active requests from then on."""
+    staleness: dict[int, int] = field(default_factory=dict)
+    """How many updates counted, by their staleness."""
 
     @property
     def staleness_mean(self) -> float:
@@ -80,6 +85,11 @@ class RunMetrics:
             spec.name: TaskMetrics(spec) for spec in specs
         }
         self.updates = 0
+        self.reallocations = 0
+        self.sent: dict[ClientId, int] = {}
+        """Requests that each client was sent, of all tasks."""
+        self.counted: dict[ClientId, int] = {}
+        """Updates of each client that counted."""
         self.replayed = 0
         """How many of these come from the replay of an earlier, interrupted run."""
         self.now = 0.0
@@ -98,16 +108,21 @@ class RunMetrics:
     def commanded(self, now: float, command: Command) -> None:
         self.now = now
         match command:
+            case Dispatch():
+                self.sent[command.client] = self.sent.get(command.client, 0) + 1
             case Accept() if command.counted:
-                task = self.tasks[command.task]
+                task, staleness = self.tasks[command.task], command.staleness
                 self.updates += 1
+                self.counted[command.client] = self.counted.get(command.client, 0) + 1
                 task.updates += 1
-                task.staleness_sum += command.staleness
-                if command.staleness > task.staleness_max:
-                    task.staleness_max = command.staleness
+                task.staleness_sum += staleness
+                task.staleness[staleness] = task.staleness.get(staleness, 0) + 1
+                if staleness > task.staleness_max:
+                    task.staleness_max = staleness
             case Aggregate():
                 self.tasks[command.task].rounds = command.round
             case Reallocate():
+                self.reallocations += 1
                 for name, target in command.targets.items():
                     self.tasks[name].requests.append((now, target))
             case Finish():

@@ -11,8 +11,8 @@ import heapq
 import io
 import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ SCHEMA = 2
 READABLE = (1, 2)
 _COLUMNS = ("task", "time", "round", "model", "metric", "value", "loss")
 CONFIG, RESULT, CURVES, EVENTS = "config.toml", "result.json", "curves.csv", "events.jsonl"
+SERIES = "series.jsonl"
+_FILES = (CONFIG, RESULT, CURVES, EVENTS, SERIES)
 MODELS = "models"
 """The folder of the trained models."""
 ALL_TASKS = "all tasks"
@@ -40,6 +42,8 @@ class UnusableFolder(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
+    """What came of one task: its numbers, its learning curve and its share of the requests."""
+
     metric: str
     time_to_target: float | None
     final: float | None
@@ -54,13 +58,41 @@ class TaskResult:
     the task was not trained in fp16."""
     time_held: float | None = None
     """When the mean of the last five evaluations was first at the target; None: it never was."""
+    curve: tuple[Point, ...] = field(default=(), repr=False)
+    """All evaluations of the model that decides: the newest, or the average of a task with
+    averaging; in a compact run about a hundred of them."""
+    raw_curve: tuple[Point, ...] = field(default=(), repr=False)
+    """Evaluations of the newest model, if ``curve`` is that of an average; not in compact runs."""
+    requests: tuple[tuple[float, int], ...] = field(default=(), repr=False, compare=False)
+    """Reallocations as (time, active requests from then on), in a compact run with the initial
+    allocation; ``result.json`` has none."""
+    # Only compact runs have these, computed before their curves were thinned:
+    final_mean: float | None = None
+    """Mean metric of the last few evaluations up to the time that counts as final."""
+    final_loss_mean: float | None = None
+    rounds_to_target: int | None = None
+    swing: float | None = None
+    """Mean change of the metric from one evaluation to the next over the second half of the run."""
+
+    @property
+    def diverged(self) -> bool:
+        return self.finish_reason == "diverged"
 
     def to_json(self) -> dict[str, Any]:
-        table = asdict(self)
+        """Its part of ``result.json``: the numbers that every run has."""
+        table = asdict(replace(self, curve=(), raw_curve=(), requests=()))
+        for key in _ELSEWHERE:
+            del table[key]
         for key in ("saturated", "time_held"):
             if table[key] is None:
                 del table[key]
         return table
+
+
+_ELSEWHERE = (
+    "curve", "raw_curve", "requests", "final_mean", "final_loss_mean", "rounds_to_target", "swing"
+)  # fmt: skip
+"""What of a ``TaskResult`` is in ``curves.csv`` or in compact runs, not in ``result.json``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +105,21 @@ class RunResult:
     finish_time: float
     wall_seconds: float
     updates_per_second: float
-    curves: Mapping[TaskName, tuple[Point, ...]] = field(repr=False)
-    """Of the model that decides: the newest, or the average of tasks with averaging."""
-    requests: Mapping[TaskName, tuple[tuple[float, int], ...]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
-    """Reallocations by task, as (time, active requests); not in the files."""
     fedast: str | None = field(default=None, compare=False)
     """The version that made it; None for 0.1.0, which did not write it."""
-    raw_curves: Mapping[TaskName, tuple[Point, ...]] = field(default_factory=dict, repr=False)
-    """Of the newest model, for tasks whose curve is that of an average."""
+
+    @property
+    def curves(self) -> dict[TaskName, tuple[Point, ...]]:
+        return {name: task.curve for name, task in self.tasks.items()}
+
+    @property
+    def raw_curves(self) -> dict[TaskName, tuple[Point, ...]]:
+        """Of tasks whose curve is that of an average."""
+        return {name: task.raw_curve for name, task in self.tasks.items() if task.raw_curve}
+
+    @property
+    def requests(self) -> dict[TaskName, tuple[tuple[float, int], ...]]:
+        return {name: task.requests for name, task in self.tasks.items()}
 
     @property
     def reached_all(self) -> bool:
@@ -106,7 +143,7 @@ class RunResult:
     ) -> RunResult:
         """``finals`` are metric and loss on a larger test set, for tasks that have one;
         ``saturated`` counts updates with clipped values, for tasks trained in fp16."""
-        tasks, curves, raw_curves, requests = {}, {}, {}, {}
+        tasks = {}
         for name, task in run_metrics.tasks.items():
             last = (task.curve[-1].value, task.curve[-1].loss) if task.curve else None
             last = finals.get(name, last)
@@ -123,11 +160,10 @@ class RunResult:
                 finish_reason=str(task.finish_reason or FinishReason.INTERRUPTED),
                 saturated=(saturated or {}).get(name),
                 time_held=task.time_held,
+                curve=tuple(task.curve),
+                raw_curve=tuple(task.raw_curve),
+                requests=tuple(task.requests),
             )
-            curves[name] = tuple(task.curve)
-            if task.raw_curve:
-                raw_curves[name] = tuple(task.raw_curve)
-            requests[name] = tuple(task.requests)
         ends = [
             task.finish_time for task in run_metrics.tasks.values() if task.finish_time is not None
         ]
@@ -138,9 +174,6 @@ class RunResult:
             finish_time=max(ends, default=0.0),
             wall_seconds=wall_seconds,
             updates_per_second=run_metrics.updates / wall_seconds if wall_seconds > 0 else 0.0,
-            curves=curves,
-            raw_curves=raw_curves,
-            requests=requests,
             fedast=__version__,
         )
 
@@ -159,7 +192,7 @@ class RunResult:
 
 def check_unheld(folder: Path) -> None:
     """Refuse a folder that holds another run."""
-    held = [name for name in (CONFIG, RESULT, CURVES, EVENTS, *INPUTS) if (folder / name).exists()]
+    held = [name for name in (*_FILES, *INPUTS) if (folder / name).exists()]
     if held:
         raise UnusableFolder(
             f"{folder}: holds another run ({held[0]}); choose another folder or --overwrite"
@@ -172,7 +205,7 @@ def claim_folder(folder: Path, *, overwrite: bool = False) -> None:
         check_unheld(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (CONFIG, RESULT, CURVES, EVENTS):
+        for name in _FILES:
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / MODELS, ignore_errors=True)
         probe = folder / ".fedast-probe"
@@ -189,11 +222,11 @@ def write_result(folder: Path, result: RunResult) -> None:
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(_COLUMNS)
-    for name, curve in result.curves.items():
-        metric = result.tasks[name].metric
-        raw = result.raw_curves.get(name, ())
-        points = heapq.merge(curve, raw, key=lambda point: (point.time, point.round))
-        writer.writerows((name, p.time, p.round, p.model, metric, p.value, p.loss) for p in points)
+    for name, task in result.tasks.items():
+        points = heapq.merge(task.curve, task.raw_curve, key=lambda p: (p.time, p.round))
+        writer.writerows(
+            (name, p.time, p.round, p.model, task.metric, p.value, p.loss) for p in points
+        )
     write_atomically(folder / CURVES, table.getvalue())
     text = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
     write_atomically(folder / RESULT, text)
@@ -225,20 +258,21 @@ def read_run(folder: Path) -> RunResult:
                 "average" if row.get("model") == "average" else "raw",
             )
         )
-    curves, raw_curves = {}, {}
-    for name, found in points.items():
-        averages = tuple(point for point in found if point.model == "average")
-        curves[name] = averages or tuple(found)  # where there is an average, it decides
-        if averages and len(averages) < len(found):
-            raw_curves[name] = tuple(point for point in found if point.model == "raw")
     return RunResult(
         algorithm=data["algorithm"],
         seed=data["seed"],
-        tasks={name: TaskResult(**task) for name, task in data["tasks"].items()},
+        tasks={name: _task_result(task, points[name]) for name, task in data["tasks"].items()},
         finish_time=data["finish_time"],
         wall_seconds=data["wall_seconds"],
         updates_per_second=data["updates_per_second"],
         fedast=data.get("fedast"),
-        curves=curves,
-        raw_curves=raw_curves,
     )
+
+
+def _task_result(table: Mapping[str, Any], points: Sequence[Point]) -> TaskResult:
+    """Where an average was evaluated, it is the curve."""
+    averages = tuple(point for point in points if point.model == "average")
+    if not averages:
+        return TaskResult(**table, curve=tuple(points))
+    raw = tuple(point for point in points if point.model == "raw")
+    return TaskResult(**table, curve=averages, raw_curve=raw)

@@ -62,6 +62,7 @@ from fedast.records.run import (
     write_result,
 )
 from fedast.records.schedule import Schedule, ScheduleChain
+from fedast.records.series_writer import SeriesWriter, header
 from fedast.run.build import build_algorithm, build_tasks
 from fedast.run.models import data_of, save_models
 from fedast.run.simulate import Watch
@@ -139,6 +140,18 @@ class Federation:
                 suspects=event.suspects,
             )  # fmt: skip
 
+        head = header(
+            self.run_metrics,
+            algorithm=config.algorithm.name,
+            synchronous=config.algorithm.synchronous,
+            seed=config.seed,
+            clients=config.simulation.clients,
+            metrics=metrics,
+            simulated=False,
+        )
+        self._series = SeriesWriter(folder, head, algorithm, self.run_metrics, averaged)
+        self._stack.callback(self._series.close)
+        observers.append(self._series)
         observers.extend(make(algorithm, self.run_metrics) for make in watch)
         watched = Watched(algorithm, self.run_metrics, metrics, folder, self._stack)
         observers.extend(options.build(watched) for options in config.observers)
@@ -228,9 +241,7 @@ class Federation:
     async def run(self) -> RunResult:
         """Serve to the end or until stopped; records are written either way."""
         try:
-            self.server.recover()
-            self.run_metrics.went_live()
-            self._events.publish()
+            self.recover()
         except BaseException:
             self.close()
             raise
@@ -246,7 +257,15 @@ class Federation:
             raise
         return self._finish()
 
+    def recover(self) -> None:
+        """Continue from the end of the write-ahead log, and with the records up to there."""
+        self.server.recover()
+        self.run_metrics.went_live()
+        self._events.publish()
+        self._series.go_on()
+
     def _finish(self) -> RunResult:
+        self._series.end("ended" if self.server.finished else "interrupted")
         result = self.result()
         names = [task.name for task in self._tasks]
         found = {name: self._learner.raw_module(name) for name in names}
@@ -303,8 +322,8 @@ def _deadlines(tasks: Sequence[Task], last: float | None) -> tuple[Deadline, ...
 
 
 def _continued(folder: Path, config: RunConfig, said: Mapping[str, Any] | None) -> RunConfig:
-    """The configuration to go on with, if there is a write-ahead log: what was not said stays as it
-    was when the federation began. ``UnusableFolder`` if it was begun with another."""
+    """The configuration to continue with, if there is a write-ahead log: what the file leaves out
+    stays as it was when the federation began. ``UnusableFolder`` if it began with another."""
     begun = configuration(folder / FOLDER)
     if begun is None or begun.digest == identity(config):
         return config
@@ -325,7 +344,7 @@ def _continued(folder: Path, config: RunConfig, said: Mapping[str, Any] | None) 
         changed = [f"{folder / CONFIG} cannot be read"]
     if changed:
         raise UnusableFolder(
-            f"{folder}: the configuration is another than when this federation began "
+            f"{folder}: the configuration differs from the one that this federation began with "
             f"({listed(changed)}); serve it to a new folder with --out"
         )
     return config

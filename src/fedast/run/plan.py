@@ -28,7 +28,7 @@ from fedast.run.build import (
 )
 from fedast.run.compute import choose_trainers, resolve_compute
 from fedast.sim.availability import SimulatedPool
-from fedast.sim.delays import Delay, Timing
+from fedast.sim.delays import Delay, Speeds, Timing
 from fedast.sim.simulator import Simulator
 from fedast.tasks.task import Task
 
@@ -37,7 +37,7 @@ MakeAlgorithm: TypeAlias = Callable[[Sequence[TaskSpec], Pool, Stream], Algorith
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Everything a run follows from, decided and checked."""
+    """Everything that determines a run, decided and checked."""
 
     tasks: tuple[Task, ...]
     goals: tuple[TaskSpec, ...]
@@ -65,6 +65,7 @@ class World:
     algorithm: Algorithm
     pool: SimulatedPool
     delay: Delay
+    speeds: Speeds
 
     def simulator(
         self, learner: Learner, observer: Observer, enough: Callable[[], bool]
@@ -80,7 +81,7 @@ class World:
             learner,
             self.pool,
             self.delay,
-            build_speeds(plan.simulation, plan.seed),
+            self.speeds,
             timings,
             observer,
             seed=plan.seed,
@@ -104,6 +105,10 @@ def plan_run(
     """
     options = ALGORITHMS.parse(algorithm, "algorithm")
     for task in tasks:
+        if not task.trainable:
+            raise ConfigError(
+                f"tasks.{task.name}", "has no model and data; give model, train, test and partition"
+            )
         if len(task.partition) != simulation.clients:
             raise ConfigError(
                 f"tasks.{task.name}",
@@ -129,7 +134,7 @@ def plan_run(
 
 
 def build_world(plan: RunPlan) -> World:
-    """Input files are read here: what is wrong with them is found before anything is written."""
+    """Input files are read here, so that errors in them are found before anything is written."""
     pool = build_pool(plan.simulation)
     present = [
         spec for spec, task in zip(plan.specs, plan.tasks, strict=True) if task.goal.join_time == 0
@@ -139,4 +144,5 @@ def build_world(plan: RunPlan) -> World:
         algorithm=build_algorithm(plan.algorithm, present, pool, plan.seed),
         pool=pool,
         delay=build_delay(plan.simulation, [task.name for task in plan.tasks]),
+        speeds=build_speeds(plan.simulation, plan.seed),
     )

@@ -29,6 +29,7 @@ from fedast.records.metrics import Point, RunMetrics
 from fedast.records.observers import ObserverOptions, Watched
 from fedast.records.run import RESULT, RunResult, UnusableFolder, write_result
 from fedast.records.schedule import Schedule
+from fedast.records.series_writer import SeriesWriter, header
 from fedast.run.checkpointing import Checkpointer, Checkpointing
 from fedast.run.compute import arithmetic, make_trainer, precision_of
 from fedast.run.models import save_models
@@ -126,6 +127,8 @@ def run_world(
     """Train what has been planned and built until every task has ended, or ``stop`` says so."""
     plan, logic = world.plan, world.algorithm
     tasks, compute, seed = plan.tasks, plan.compute, plan.seed
+    if profiler is None and folder is not None and compute.device == "cpu":
+        profiler = Profiler(torch.device("cpu"))  # cheap there: nothing has to be waited for
     with ExitStack() as stack:
         stack.enter_context(arithmetic(compute))
         began = time.monotonic()
@@ -140,6 +143,7 @@ def run_world(
         )
         stack.callback(learner.close)
         plane: Learner = learner
+        metrics = {task.name: task.metric.name for task in tasks}
         averaged = [task.name for task in tasks if task.server.averaging.use == "always"]
         run_metrics = RunMetrics(plan.goals, averaged)
         watching: list[Observer] = [run_metrics]
@@ -151,13 +155,21 @@ def run_world(
                 draft = log.with_name(f"{log.name}.part")
                 stack.callback(draft.unlink, missing_ok=True)
             file = stack.enter_context(draft.open("w", encoding="utf-8"))
-            names = {task.name: task.metric.name for task in tasks}
-            watching.append(EventLog(file, names, averaged))
+            watching.append(EventLog(file, metrics, averaged))
+        series = None
+        if folder is not None:
+            series = _series(world, folder, run_metrics, metrics, averaged, profiler)
+            stack.callback(series.close)
+            watching.append(series)
+            if not replaying:
+                series.begin()
 
         def live() -> None:
             run_metrics.went_live()
             if log is not None and draft is not None:
                 draft.replace(log)
+            if series is not None:
+                series.go_on()
 
         checkpointer: Checkpointer | None = None
         if checkpointing is not None:
@@ -174,7 +186,6 @@ def run_world(
         if profiler is not None:
             plane = ProfiledLearner(plane, profiler)
         watching.extend(make(logic, run_metrics) for make in watch)
-        metrics = {task.name: task.metric.name for task in tasks}
         watched = Watched(logic, run_metrics, metrics, folder, stack)
         watching.extend(options.build(watched) for options in observers)
         observer = watching[0] if len(watching) == 1 else Observers(tuple(watching))
@@ -203,6 +214,8 @@ def run_world(
         stopped = any(
             t.finish_reason is FinishReason.INTERRUPTED for t in run_metrics.tasks.values()
         )
+        if series is not None:
+            series.end("interrupted" if stopped else "ended")
         finals = {
             task.name: None if stopped else learner.final_evaluation(task.name) for task in tasks
         }
@@ -210,7 +223,7 @@ def run_world(
             run_metrics,
             algorithm=plan.algorithm.name,
             seed=seed,
-            metrics={task.name: task.metric.name for task in tasks},
+            metrics=metrics,
             finals={name: (e.metric, e.loss) for name, e in finals.items() if e is not None},
             wall_seconds=time.monotonic() - began
             if checkpointer is None
@@ -226,3 +239,26 @@ def run_world(
             starved=simulator.starved,
             compute=compute,
         )
+
+
+def _series(
+    world: World,
+    folder: Path,
+    run_metrics: RunMetrics,
+    metrics: Mapping[TaskName, str],
+    averaged: Sequence[TaskName],
+    profiler: Profiler | None,
+) -> SeriesWriter:
+    plan = world.plan
+    head = header(
+        run_metrics,
+        algorithm=plan.algorithm.name,
+        synchronous=plan.algorithm.synchronous,
+        seed=plan.seed,
+        clients=plan.simulation.clients,
+        metrics=metrics,
+        simulated=True,
+        groups=(world.speeds.factors, tuple(world.speeds.groups)),
+    )
+    profile = None if profiler is None else profiler.by_work
+    return SeriesWriter(folder, head, world.algorithm, run_metrics, averaged, profile)

@@ -202,12 +202,13 @@ class Speeds:
     def __init__(
         self, clients: int, factors: Sequence[float], shares: Sequence[float], seed: int
     ) -> None:
-        self._factors = tuple(factors)
+        self.factors = tuple(factors)
         groups = np.repeat(
             np.arange(len(factors), dtype=np.uint8), largest_remainder(clients, shares)
         )
         np.random.default_rng(Stream.of(seed, "speeds").bits()).shuffle(groups)
-        self._group = groups.tobytes()
+        self.groups = groups.tobytes()
+        """The group of each client."""
 
     def of(self, client: ClientId) -> float:
-        return self._factors[self._group[client]]
+        return self.factors[self.groups[client]]

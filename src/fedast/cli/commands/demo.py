@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fedast.cli.errors import reports_errors
-from fedast.cli.options import jobs_option, json_option, quiet_option
+from fedast.cli.options import jobs_option, json_option, quiet_option, ui_option
 
 _ALGORITHMS = ("fedast-d", "fedast-s", "fedast-nobuffer", "sync-st")
 
@@ -16,11 +16,12 @@ _ALGORITHMS = ("fedast-d", "fedast-s", "fedast-nobuffer", "sync-st")
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(min=1))
 @jobs_option()
 @click.option("--overwrite", is_flag=True, help="Replace a demo that is already there.")
+@ui_option()
 @quiet_option()
 @json_option()
 @reports_errors
 def demo(
-    out: str, seeds: int, jobs: int | None, overwrite: bool, quiet: bool, as_json: bool
+    out: str, seeds: int, jobs: int | None, overwrite: bool, ui: bool, quiet: bool, as_json: bool
 ) -> None:
     """Watch FedAST train three models over 200 clients and race synchronous training."""
     from importlib.resources import as_file, files
@@ -41,6 +42,7 @@ def demo(
             precision=None,
             events=False,
             overwrite=overwrite,
+            ui=ui,
             offline=True,
             quiet=quiet,
             as_json=as_json,
