@@ -232,7 +232,7 @@ class Record:
             except UnusableFolder as error:
                 if not self._results:
                     raise
-                self._unreadable = str(error)
+                self._unreadable, self._history = str(error), None
         if EVENTS in stamp:
             return self._follow_events()
         if self._history is None:
