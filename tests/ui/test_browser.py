@@ -150,7 +150,7 @@ def test_runs_are_filtered_chosen_and_compared(show: Open, tmp_path: Path) -> No
     expect(page.locator(".legend")).to_contain_text("seed = 2 (2)")
     page.get_by_label("Group by").select_option("")
     expect(page.get_by_text("4 runs in 4 groups")).to_be_visible()
-    page.get_by_role("button", name="Show or hide").first.click()
+    page.locator(".legend button").first.click()
     expect(page.locator(".legend [aria-pressed=false]")).to_have_count(1)
     page.get_by_role("link", name="Runs").click()
     page.get_by_role("link", name="sync-st/seed-1").click()
