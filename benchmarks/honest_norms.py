@@ -18,7 +18,7 @@ from typing import Any
 from fedast.config.load import parse
 from fedast.config.resolve import resolve
 from fedast.federation.norms import NormBounds
-from fedast.learner.models import TaskModels
+from fedast.learner.models import ServerModels
 from fedast.run.build import build_tasks
 from fedast.run.simulate import simulate
 
@@ -50,9 +50,9 @@ class Seen:
 
 
 def watch(seen: dict[str, Seen]) -> None:
-    step = TaskModels.step
+    step = ServerModels.step
 
-    def watched(self: TaskModels, task: str, requests: Any, updates: Any, weights: Any) -> None:
+    def watched(self: ServerModels, task: str, requests: Any, updates: Any, weights: Any) -> None:
         training = self.device_tasks[task].task.training
         store = self.stores[task]
         own = max(1.0, float(store[store.newest].norm())) / (
@@ -62,7 +62,7 @@ def watch(seen: dict[str, Seen]) -> None:
             seen[task].update(task, request.client, float(update.delta.norm()), own)
         step(self, task, requests, updates, weights)
 
-    TaskModels.step = watched  # type: ignore[method-assign]
+    ServerModels.step = watched  # type: ignore[method-assign]
 
 
 def run(
@@ -79,7 +79,7 @@ def run(
         table["tasks"][0][key] = float(value) if value.replace(".", "").isdigit() else value
     config = resolve(parse(table))
     seen = {task: Seen()}
-    before = TaskModels.step
+    before = ServerModels.step
     watch(seen)
     try:
         simulate(
@@ -88,7 +88,7 @@ def run(
             stop=lambda: seen[task].updates >= most,
         )  # fmt: skip
     finally:
-        TaskModels.step = before  # type: ignore[method-assign]
+        ServerModels.step = before  # type: ignore[method-assign]
     return seen[task]
 
 

@@ -48,7 +48,7 @@ def test_a_run_of_0_1_0_goes_on_to_the_end_it_would_have_had(tmp_path: Path) -> 
     folder = shutil.copytree(FIRST / "run", tmp_path / "run")
     said: list[str] = []
     resume(folder, say=said.append)
-    assert said == ["going on from simulated time 32.7"]
+    assert said == ["continuing from simulated time 32.7"]
     with gzip.open(FIRST / "run-uninterrupted.jsonl.gz", "rt") as file:
         metrics = {name: task.metric for name, task in read_run(folder).tasks.items()}
         expected = [from_schema_1(json.loads(line), metrics) for line in file]

@@ -13,6 +13,7 @@ from fedast.deprecated import DEPRECATED, deprecated
 from fedast.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from fedast import plot as plot
     from fedast.aggregation.aggregators import AggregatorOptions, Mean, Median, TrimmedMean
     from fedast.aggregation.server_optimizers import (
         SGD,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         ShiftedExponential,
         Uniform,
     )
+    from fedast.sweeps.run import SweepOutcome, sweep
     from fedast.tasks.dataset import Arrays, Windows
     from fedast.tasks.metrics import MetricOptions
     from fedast.tasks.options import TaskOptions
@@ -102,6 +104,7 @@ _HOMES = {
         "ShiftedExponential",
         "Uniform",
     ),
+    "fedast.sweeps.run": ("SweepOutcome", "sweep"),
     "fedast.tasks.dataset": ("Arrays", "Windows"),
     "fedast.tasks.metrics": ("MetricOptions",),
     "fedast.tasks.options": ("TaskOptions",),
@@ -157,6 +160,7 @@ __all__ = [
     "Simulation",
     "SpeedGroups",
     "StalenessOptions",
+    "SweepOutcome",
     "SyncBayesST",
     "SyncOptions",
     "SyncST",
@@ -172,19 +176,23 @@ __all__ = [
     "dirichlet",
     "iid",
     "load",
+    "plot",
     "power_law",
     "shards",
     "simulate",
+    "sweep",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in DEPRECATED:
         return deprecated(name)
+    if name == "plot":
+        return import_module("fedast.plot")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'fedast' has no attribute {name!r}")
     return getattr(import_module(_HOME_OF[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME_OF])
+    return sorted([*globals(), *_HOME_OF, "plot"])

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedast.algorithms.allocation import ALLOCATION_RULES
+from fedast.algorithms.async_progress import RATIO_LIMIT, buffer_size_for
 from fedast.algorithms.asynchronous import Asynchronous
-from fedast.algorithms.task_state import RATIO_LIMIT, buffer_size_for
 from fedast.core.protocol import (
     Accept,
     Aggregate,

@@ -16,8 +16,8 @@ import fedast
 from fedast import FedASTPlus, Goal, Simulation, Task, Training
 from fedast.aggregation.averaging import Averaging
 from fedast.aggregation.rate_control import RateControl
+from fedast.algorithms.async_progress import AsyncProgress
 from fedast.algorithms.fedast_plus import FairIdle, Participation, StepSizes
-from fedast.algorithms.task_state import TaskState
 from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.config.schema import SpeedGroups
@@ -31,15 +31,15 @@ from fedast.sim.availability import ActiveCap, AlwaysPool
 from fedast.testing.driver import ScriptedPool
 
 
-def state(requests: int = 50, buffer: int = 2, server_lr: float = 0.1) -> TaskState:
+def state(requests: int = 50, buffer: int = 2, server_lr: float = 0.1) -> AsyncProgress:
     spec = TaskSpec("t", active_requests=requests, buffer_size=buffer, server_lr=server_lr)
-    return TaskState(Progress(spec), True)
+    return AsyncProgress(Progress(spec), True)
 
 
 # --- the size of steps ----------------------------------------------------------------------------
 
 
-def settled(sizes: StepSizes, task: TaskState, staleness: int, updates: int = 2000) -> float:
+def settled(sizes: StepSizes, task: AsyncProgress, staleness: int, updates: int = 2000) -> float:
     """The server rate after many updates of one staleness."""
     task.progress.round = 10_000
     weight = 0.0

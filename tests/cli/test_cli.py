@@ -1,4 +1,4 @@
-"""The command line as a user meets it: in a process of its own."""
+"""The command line as a user meets it."""
 
 from __future__ import annotations
 
@@ -16,27 +16,11 @@ from click.testing import CliRunner
 
 from fedast.cli.catalogue import KINDS
 from fedast.cli.main import cli
+from tests.cli.command import fedast, fedast_process, refused
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICK = str(EXAMPLES / "quickstart.toml")
 SHORT = ("--set", "simulation.max_time=6", "--set", "simulation.clients=30")
-
-
-def fedast(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedast", *arguments]
-    return subprocess.run(  # type: ignore[call-overload, no-any-return]
-        command, capture_output=True, text=True, timeout=120, **options
-    )
-
-
-def refused(*arguments: str) -> str:
-    """The one line with which a command is refused."""
-    done = fedast(*arguments)
-    assert done.returncode == 2, done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    (line,) = done.stderr.splitlines()
-    return line
 
 
 def test_help_is_light() -> None:
@@ -115,12 +99,12 @@ def test_the_reference_page_is_current() -> None:
 
 def test_run_writes_its_records(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    done = fedast("run", QUICK, *SHORT, "--out", str(out), "--events", "--seed", "5")
+    done = fedast_process("run", QUICK, *SHORT, "--out", str(out), "--events", "--seed", "5")
     assert done.returncode == 0, done.stderr
     assert "digits-mlp" in done.stdout
     assert f"Records: {out}" in done.stdout
     assert {p.name for p in out.iterdir()} == {
-        "config.toml", "result.json", "curves.csv", "events.jsonl", "models",
+        "config.toml", "result.json", "curves.csv", "events.jsonl", "series.jsonl", "models",
     }  # fmt: skip
     assert json.loads((out / "result.json").read_text())["seed"] == 5
     again = fedast("run", str(out / "config.toml"), "--out", str(tmp_path / "b"), "--events")

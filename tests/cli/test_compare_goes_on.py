@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import QUICK, fedast, refused
+from tests.cli.command import fedast, refused
+from tests.cli.test_cli import QUICK
 
 SETTINGS = (
     "--algorithm", "fedast-s", "--algorithm", "sync-st", "--seeds", "2", "--jobs", "1",
-    "--set", "simulation.clients=30", "--set", "simulation.max_time=60",
+    "--set", "simulation.clients=30", "--set", "simulation.max_time=12", "--trainer", "serial",
     "--set", "tasks.digits-mlp.target=0.9",
 )  # fmt: skip
 RUNS = [f"{name}/seed-{seed}" for name in ("fedast-s", "sync-st") for seed in (1, 2)]

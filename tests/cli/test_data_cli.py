@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import fedast, refused
+from tests.cli.command import fedast, refused
 from tests.tasks.test_sources import tiny_mnist
 
 

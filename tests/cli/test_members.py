@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedast.federation.nats.setup import Layout
-from tests.cli.test_cli import fedast, refused
+from tests.cli.command import fedast, refused
 from tests.federation.nats_support import put_in_one_account
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedast.records.lock import LOCK, locked
-from tests.cli.test_cli import QUICK, refused
+from tests.cli.command import refused
+from tests.cli.test_cli import QUICK
 
 LONG = (
     "--set", "simulation.max_time=1e6", "--set", "tasks.digits-mlp.target=1.0",

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from fedast.cli.logfiles import readable
+from fedast.config.load import load
+from fedast.config.resolve import resolve
 from fedast.federation.keys import Authority
 from fedast.federation.nats.setup import Layout
-from tests.cli.test_cli import fedast, refused
+from tests.cli.command import fedast, refused
 from tests.federation.nats_support import BINARY, free_port
 
 
@@ -90,7 +92,7 @@ def test_what_was_started_by_hand_is_seen(folder: str) -> None:
             if "command 'pause'" in line:
                 break
         assert "was started by hand" in refused("federation", "up", folder)
-        assert "goes on: kill" in fedast("federation", "down", folder).stdout
+        assert "is still running: kill" in fedast("federation", "down", folder).stdout
         assert "the server commits" in fedast("ctl", folder, "halt").stdout
         said, _ = started[1].communicate(timeout=60)
         assert "waiting for clients: 0 of 2 here" in said
@@ -189,3 +191,42 @@ def test_up_in_the_background_to_the_end(folder: str) -> None:
     logs = Path(folder) / "logs"
     assert "answered request" in fedast("federation", "logs", folder, "client-0").stdout
     assert not any(path.stat().st_size for path in logs.glob("*.out"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ['path = ["modules"]  # mine', 'path = [\n  "modules",\n]', "", 'path = ["./modules", "x"]'],
+)
+def test_a_configuration_with_its_modules_elsewhere(tmp_path: Path, path: str) -> None:
+    """It is copied into the federation's folder; its modules are not."""
+    place = tmp_path / "mine" / ("modules" if path else "")
+    place.mkdir(parents=True)
+    (place / "some_data.py").write_text("def load(client):\n    raise ValueError\n")
+    given = tmp_path / "mine" / "federation.toml"
+    given.write_text(
+        f"# a comment\n{path}\nseed = 3\n[simulation]\nclients = 2\n[federation]\n"
+        'data = { digits-mlp = "some_data:load" }\n[[tasks]]\nuse = "digits-mlp"\n'
+    )
+    folder = str(tmp_path / "fed")
+    done = fedast("federation", "init", folder, "--clients", "2", "--config", str(given))
+    assert done.returncode == 0, done.stderr
+    copy = Layout(Path(folder)).config
+    assert copy.read_text().count("# a comment") == 1
+    resolved = resolve(load(copy), copy.parent)
+    assert resolved.path[0] == str(place)
+    assert resolved.model_copy(update={"path": ()}) == resolve(
+        load(given), given.parent
+    ).model_copy(update={"path": ()})
+
+
+def test_a_configuration_that_names_a_file_beside_it_is_not_copied(tmp_path: Path) -> None:
+    (tmp_path / "delays.csv").write_text("client,task,seconds\n")
+    given = tmp_path / "federation.toml"
+    given.write_text(
+        '[simulation]\nclients = 2\ndelay = { name = "measured", file = "delays.csv" }\n'
+        '[[tasks]]\nuse = "digits-mlp"\n'
+    )
+    done = fedast("federation", "init", str(tmp_path / "fed"), "--config", str(given))
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "give its full path" in line

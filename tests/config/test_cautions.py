@@ -14,7 +14,7 @@ from fedast.config.cautions import clients_per_round
 from fedast.config.load import apply_settings, load, parse
 from fedast.config.no_effect import notes_of
 from fedast.config.plan import plan
-from fedast.config.resolve import defaults_of, resolve, settings_of
+from fedast.config.resolve import resolve, settings_of
 from fedast.core.protocol import (
     Dispatch,
     Evaluate,
@@ -117,9 +117,7 @@ def test_the_warning_is_true(requests: int, apart: float) -> None:
         settings = [D, f"algorithm.requests={requests}", *filter(None, [ratio])]
         apply_settings(table, [*settings, f"tasks.0.share={apart}", "algorithm.initial=shares"])
         config = resolve(parse(table))
-        tasks = [
-            settings_of(task, defaults_of(task, config), config.algorithm) for task in config.tasks
-        ]
+        tasks = [settings_of(task, config) for task in config.tasks]
         specs = plan(tasks, config.algorithm, config.simulation)
         if min(spec.active_requests for spec in specs) < 1:
             continue
@@ -177,7 +175,7 @@ def test_clients_per_round_are_those_of_a_round(name: str, model: str) -> None:
     config = resolve(parse(table))
     algorithm = config.algorithm
     assert isinstance(algorithm, SyncOptions)
-    tasks = [settings_of(task, defaults_of(task, config), algorithm) for task in config.tasks]
+    tasks = [settings_of(task, config) for task in config.tasks]
     specs = plan(tasks, algorithm, config.simulation)
     logic = build_algorithm(algorithm, specs, build_pool(config.simulation), 0)
     commands = logic.handle(Started())

@@ -399,6 +399,7 @@ TASK: dict[str, tuple[str, tuple[str, ...]]] = {
     },
     "averaging.use": ("always", ()),
     "averaging.exponent": ("1.0", ("tasks.0.averaging=always",)),
+    "averaging.raw_every": ("0", ("tasks.0.averaging=always",)),
     "calibration.use": ("always", ()),
     "calibration.precision": ("half", ("tasks.0.calibration={use='always'}",)),
     "sync.client_lr": ("0.05", ()),

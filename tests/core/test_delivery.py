@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from fedast.core.delivery import deliver
 from fedast.core.protocol import (
@@ -87,3 +88,11 @@ def test_observers_see_commands_before_their_answers() -> None:
     watching = Watching()
     deliver(Started(), 3.0, Asking({Started: [Evaluate("a", 1)]}), answer, watching)
     assert watching.seen == [(3.0, Evaluate("a", 1)), (3.0, EVALUATED)]
+
+
+def test_only_observers_see_the_newest_model_beside_the_average_that_decides() -> None:
+    both = replace(EVALUATED, raw=(0.4, 1.2))
+    asking, watching = Asking({Started: [Evaluate("a", 1)]}), Watching()
+    deliver(Started(), 3.0, asking, lambda command: both, watching)
+    assert asking.heard == [Started(), EVALUATED]
+    assert watching.seen[-1] == (3.0, both)

@@ -23,13 +23,15 @@ import pytest
 from fedast.federation import wire
 from fedast.federation.nats.client import NatsClient
 from fedast.federation.nats.setup import register_of
-from tests.federation.field import FEDAST, Field, Proxy
+from tests.cli import command
+from tests.federation.field import Field, Proxy
 from tests.federation.nats_support import free_port
 from tests.federation.support import audit, events
 
 chaos = pytest.mark.chaos
 
 
+@pytest.mark.slow
 def test_a_client_killed_in_training_is_replaced(tmp_path: Path) -> None:
     with Field(tmp_path, lease=2.0) as field:
         field.start_all()
@@ -334,14 +336,12 @@ def test_members_come_and_go(tmp_path: Path) -> None:
         assert "NATS refuses our key" in (tmp_path / "client-0.log").read_text()
 
 
-def test_up_status_commands_and_down(tmp_path: Path) -> None:
+def test_up_status_commands_and_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands of the guide: in the background, stopped, and taken up again."""
+    monkeypatch.chdir(tmp_path)
 
     def fedast(*arguments: str) -> str:
-        done = subprocess.run(
-            [*FEDAST, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False,
-            timeout=60,
-        )  # fmt: skip
+        done = command.fedast(*arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -351,11 +351,12 @@ def test_up_status_commands_and_down(tmp_path: Path) -> None:
     try:
         updates: list[int] = []
         for _ in range(2):
-            fedast("federation", "up", "fed", "--detach")
+            assert command.fedast_process("federation", "up", "fed", "--detach").returncode == 0
             end = time.monotonic() + 60
             while True:
                 assert time.monotonic() < end
                 found = json.loads(fedast("federation", "status", "fed", "--json"))["server"]
+                time.sleep(0.2)
                 if found is None:  # it is not there yet
                     continue
                 count = sum(task["updates"] for task in found["tasks"].values())
@@ -369,7 +370,7 @@ def test_up_status_commands_and_down(tmp_path: Path) -> None:
         assert "client-0" in fedast("federation", "logs", "fed")
         audit(tmp_path / "fed" / "run")
     finally:
-        subprocess.run([*FEDAST, "federation", "down", "fed"], cwd=tmp_path, check=False)
+        command.fedast("federation", "down", "fed")
 
 
 @pytest.fixture

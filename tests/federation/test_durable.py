@@ -255,7 +255,7 @@ def test_a_nats_that_is_slow_keeps_its_streams(tmp_path: Path) -> None:
             server._keeping.cancel()  # only we look
             for _ in range(2):
                 bed._process.send_signal(signal.SIGSTOP)
-                looking = asyncio.create_task(watch.mend(settled))
+                looking = asyncio.create_task(watch.repair(settled))
                 await asyncio.sleep(4.5)
                 bed._process.send_signal(signal.SIGCONT)
                 await looking

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from nats.js.errors import APIError
 
+from fedast.federation.nats.heartbeats import Heartbeats
 from fedast.federation.nats.names import CHUNK, UPLOAD_HEADER, upload_subject
+from fedast.federation.nats.server import NatsServer
+from fedast.federation.nats.upkeep import Upkeep
 from fedast.federation.transport import Uploaded
 from tests.federation.nats_support import NatsBed
 
@@ -114,5 +117,33 @@ def test_parts_that_do_not_fit_together_are_passed_over(tmp_path: Path) -> None:
                 await client._js.publish(upload_subject(0), b"", headers={UPLOAD_HEADER: part})
             await client.upload("good", b"fine")
             assert (await upload_of(server)).name == "good"
+
+    asyncio.run(go())
+
+
+def test_nothing_goes_on_after_a_server_has_ended(tmp_path: Path) -> None:
+    """It is told to end while it creates streams again. What went on would fail for want of a
+    connection, and asyncio would print that nobody noticed."""
+
+    def ours() -> set[str]:
+        known = (NatsServer, Heartbeats, Upkeep)
+        names = [str(task.get_coro()) for task in asyncio.all_tasks()]
+        return {name for name in names if any(kind.__name__ in name for kind in known)}
+
+    async def go() -> None:
+        async with NatsBed(tmp_path, clients=1) as bed, asyncio.timeout(60):
+            server, begun = await bed.server(), asyncio.Event()
+            assert ours()
+
+            async def slowly() -> int:
+                begun.set()
+                await asyncio.sleep(60)
+                return 0
+
+            server._upkeep._prepare = slowly
+            await bed.lose()
+            await begun.wait()
+            await server.close()
+            assert not ours()
 
     asyncio.run(go())

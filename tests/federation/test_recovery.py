@@ -97,7 +97,7 @@ def test_another_configuration_does_not_touch_a_runs_records(tmp_path: Path) -> 
     folder = tmp_path / "run"
     asyncio.run(federate(config, folder, Hub()))
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    with pytest.raises(UnusableFolder, match="another than when"):
+    with pytest.raises(UnusableFolder, match="differs from the one"):
         Federation(two_tasks(tmp_path, target=0.9), MemoryServer(Hub()), folder)
     assert before == {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
@@ -113,7 +113,9 @@ def test_another_configuration_is_not_taken_up(tmp_path: Path) -> None:
 
     asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=stop_soon))
     other = two_tasks(tmp_path, target=0.7)
-    with pytest.raises(UnusableFolder, match="another than when this federation began"):
+    with pytest.raises(
+        UnusableFolder, match="differs from the one that this federation began with"
+    ):
         asyncio.run(federate(other, tmp_path / "run", Hub()))
 
 
@@ -263,5 +265,5 @@ def test_a_configuration_that_another_version_wrote_otherwise_is_taken_up(tmp_pa
         rewrite(folder, change)
         Federation(config, MemoryServer(Hub()), folder).close()
     other = config.model_copy(update={"seed": 5})
-    with pytest.raises(UnusableFolder, match=r"another than when .* \(seed is 5, was 1\)"):
+    with pytest.raises(UnusableFolder, match=r"differs from the one .* \(seed is 5, was 1\)"):
         Federation(other, MemoryServer(Hub()), folder)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_cli import fedast
+from tests.cli.command import fedast
 from tests.cli.test_operator import until
 from tests.federation.nats_support import free_port
 from tests.federation.support import audit, events

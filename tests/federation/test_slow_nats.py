@@ -43,7 +43,7 @@ def test_only_a_stream_that_stores_nothing_is_replaced(
             monkeypatch.setattr(js, "publish", late)
             watch = Watch(js, server._connection)
             for _ in range(4 if stores else 2):
-                await watch.mend(settled)
+                await watch.repair(settled)
             names = {info.config.name for info in await js.streams_info()}
             ours = {REQUESTS, UPDATES, MODELS, SERVING}
             assert ours & names == (ours if stores else set())

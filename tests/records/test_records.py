@@ -71,17 +71,19 @@ def result() -> RunResult:
         algorithm="fedast-d",
         seed=3,
         tasks={
-            "a": TaskResult("accuracy", 12.5, 0.91, 0.3, 40, 120, 7.5, 19, "target"),
-            "b": TaskResult("perplexity", None, None, None, 0, 0, 0.0, 0, "diverged"),
+            "a": TaskResult(
+                "accuracy", 12.5, 0.91, 0.3, 40, 120, 7.5, 19, "target",
+                curve=(Point(0.0, 0, 0.1, 2.3), Point(12.5, 40, 0.91, 0.3)),
+            ),
+            "b": TaskResult(
+                "perplexity", None, None, None, 0, 0, 0.0, 0, "diverged",
+                curve=(Point(0.0, 0, 0.1, float("nan")),),
+            ),
         },
         finish_time=30.25,
         wall_seconds=1.5,
         updates_per_second=80.0,
-        curves={
-            "a": (Point(0.0, 0, 0.1, 2.3), Point(12.5, 40, 0.91, 0.3)),
-            "b": (Point(0.0, 0, 0.1, float("nan")),),
-        },
-    )
+    )  # fmt: skip
 
 
 def test_result_and_curves_follow_the_contract(tmp_path: Path) -> None:
@@ -115,10 +117,19 @@ def test_records_read_back(tmp_path: Path) -> None:
 
 
 def test_an_averaged_model_has_points_of_its_own(tmp_path: Path) -> None:
-    averaged = (*result().curves["a"], Point(12.5, 40, 0.93, 0.2, "average"))
-    run = replace(result(), curves={"a": averaged, "b": ()})
+    """It is the curve; that of the newest model is beside it, and apart when read back."""
+    average = (Point(0.0, 0, 0.1, 2.3, "average"), Point(12.5, 40, 0.93, 0.2, "average"))
+    raw = (Point(0.0, 0, 0.1, 2.3),)
+    task = replace(result().tasks["a"], curve=average, raw_curve=raw)
+    run = replace(result(), tasks={"a": task})
     write_result(tmp_path, run)
-    assert read_run(tmp_path).curves == run.curves
+    assert (tmp_path / "curves.csv").read_text().splitlines()[1:] == [
+        "a,0.0,0,average,accuracy,0.1,2.3",
+        "a,0.0,0,raw,accuracy,0.1,2.3",
+        "a,12.5,40,average,accuracy,0.93,0.2",
+    ]
+    again = read_run(tmp_path)
+    assert (again.curves, again.raw_curves) == (run.curves, run.raw_curves)
 
 
 def test_schema_1_is_still_read(tmp_path: Path) -> None:
@@ -149,11 +160,11 @@ def test_what_fp16_cut_off_is_written_for_tasks_that_were_trained_in_it(tmp_path
     data = json.loads((tmp_path / "result.json").read_text())
     assert data["tasks"]["a"]["saturated"] == 7
     assert "saturated" not in data["tasks"]["b"]
-    assert read_run(tmp_path).tasks == tasks
+    assert read_run(tmp_path).to_json() == run.to_json()
     small = CompactRun.of(run, scale="full", machine={}, requests={}, final_at={})
     compact.write(tmp_path / "seed-3.json", small)
     again = compact.read(tmp_path / "seed-3.json")
-    assert {name: task.result for name, task in again.tasks.items()} == tasks
+    assert {name: task.to_json() for name, task in again.tasks.items()} == data["tasks"]
 
 
 def test_a_warning_names_the_task_the_count_and_the_remedy() -> None:

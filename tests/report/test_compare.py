@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
+from fedast.cli.tables import comparison_tables
 from fedast.core.protocol import TaskSpec
 from fedast.records.metrics import Point
 from fedast.records.run import ALL_TASKS, RunResult, TaskResult
 from fedast.report.compare import Summary, compare, mean_curve
 from fedast.report.estimate import expected_finish
-from fedast.report.figures import learning_curves, save
 
 
 def result(algorithm: str, **times: float | None) -> RunResult:
@@ -19,17 +19,16 @@ def result(algorithm: str, **times: float | None) -> RunResult:
         algorithm=algorithm,
         seed=1,
         tasks={
-            name: TaskResult("accuracy", time, 0.9, 0.1, 5, 10, 1.0, 2, "target")
+            name: TaskResult(
+                "accuracy", time, 0.9, 0.1, 5, 10, 1.0, 2, "target",
+                curve=(Point(0.0, 0, 0.1, 2.0), Point(time or 50.0, 5, 0.9, 0.1)),
+            )
             for name, time in times.items()
         },
         finish_time=1.0,
         wall_seconds=1.0,
         updates_per_second=1.0,
-        curves={
-            name: (Point(0.0, 0, 0.1, 2.0), Point(time or 50.0, 5, 0.9, 0.1))
-            for name, time in times.items()
-        },
-    )
+    )  # fmt: skip
 
 
 RUNS = {
@@ -61,24 +60,45 @@ def test_a_baseline_that_is_there_at_once_gives_no_gain() -> None:
     assert compare(runs, "theirs").gain("ours") is None
 
 
+def test_held_targets_are_compared_where_there_are_any() -> None:
+    assert "held" not in compare(RUNS, "theirs").to_json()
+    assert len(comparison_tables(compare(RUNS, "theirs"))) == 1
+    runs = {
+        label: [with_held(run, 1.5 if label == "ours" else 2.0) for run in found]
+        for label, found in RUNS.items()
+        if label != "weak"
+    }
+    comparison = compare(runs, "theirs")
+    assert comparison.held["ours"][ALL_TASKS].mean == 75.0, "the mean of 1.5 times 40 and 60"
+    assert comparison.gain("ours", held=True) == pytest.approx((200 - 75) / 200)
+    assert comparison.to_json()["held"]["ours"]["a"]["mean"] == 22.5
+    first, second = comparison_tables(comparison)
+    assert "held" in str(second.title)
+    assert "held" not in str(first.title)
+    cells = [next(iter(column.cells)) for column in second.columns]
+    assert cells == ["ours", "22.5 ± 10.6", "75.0 ± 21.2", "75.0 ± 21.2", "62.5 %"]
+
+
+def with_held(run: RunResult, factor: float) -> RunResult:
+    tasks = {
+        name: replace(task, time_held=factor * (task.time_to_target or 0.0))
+        for name, task in run.tasks.items()
+    }
+    return replace(run, tasks=tasks)
+
+
 def test_mean_curve_interpolates_and_holds_the_end() -> None:
     curve = mean_curve(
-        [[Point(0, 0, 0.0, 1), Point(10, 1, 1.0, 1)], [Point(0, 0, 0.0, 1), Point(5, 1, 0.8, 1)]],
+        [
+            [[Point(0, 0, 0.0, 1), Point(10, 1, 1.0, 1)]],
+            [[Point(0, 0, 0.0, 1), Point(5, 1, 0.8, 1)]],
+        ],
         samples=3,
     )
     assert list(curve.time) == [0.0, 5.0, 10.0]
     assert curve.mean == pytest.approx([0.0, 0.65, 0.9])
     assert curve.low == pytest.approx([0.0, 0.5, 0.8])
     assert curve.high == pytest.approx([0.0, 0.8, 1.0])
-
-
-def test_the_figure_has_a_panel_per_task_and_is_written(tmp_path: Path) -> None:
-    figure = learning_curves(RUNS, compare(RUNS, "theirs"), {"a": 0.9, "b": None}, "title")
-    assert [axes.get_title() for axes in figure.axes] == ["a", "b"]
-    lines = {line.get_label() for line in figure.axes[0].get_lines()}
-    assert set(RUNS) <= lines
-    assert [path.name for path in save(figure, tmp_path, "curves")] == ["curves.png", "curves.svg"]
-    assert all((tmp_path / f"curves.{kind}").stat().st_size > 1000 for kind in ("png", "svg"))
 
 
 def points(*values: float) -> list[Point]:

@@ -8,38 +8,38 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from fedast.records.compact import CompactRun, TaskRecord
+from fedast.records.compact import CompactRun
 from fedast.records.metrics import Point
 from fedast.records.run import TaskResult
 from fedast.reproduce.claims import Claim
+from fedast.reproduce.figures.dots import dot_panels
 from fedast.reproduce.figures.save import draw_figures
 from fedast.reproduce.results import Axis, Key, StudyResults
 from fedast.reproduce.rows import Row, rows_of
 
-Variants: TypeAlias = dict[Key, list[dict[str, TaskRecord]]]
+Variants: TypeAlias = dict[Key, list[dict[str, TaskResult]]]
 
 
-def task(time: float | None = 10.0, **changes: Any) -> TaskRecord:
-    result = TaskResult("accuracy", time, 0.9, 0.1, 5, 50, 1.0, 3, "target")
-    record = TaskRecord(
-        result=result,
-        final=0.9,
-        final_loss=0.1,
+def task(time: float | None = 10.0, **changes: Any) -> TaskResult:
+    result = TaskResult(
+        "accuracy", time, 0.9, 0.1, 5, 50, 1.0, 3, "target",
+        final_mean=0.9,
+        final_loss_mean=0.1,
         rounds_to_target=5,
         swing=0.01,
         curve=(Point(0.0, 0, 0.1, 2.3), Point(10.0, 5, 0.9, 0.1)),
         requests=((0.0, 10),),
-    )
-    return replace(record, **changes)
+    )  # fmt: skip
+    return replace(result, **changes)
 
 
-def run(tasks: Mapping[str, TaskRecord], seed: int, finish: float = 10.0) -> CompactRun:
+def run(tasks: Mapping[str, TaskResult], seed: int, finish: float = 10.0) -> CompactRun:
     machine = {"device": "CPU", "torch": "2", "python": "3", "fedast": "0"}
     return CompactRun("fedast-d", seed, "full", tasks, finish, 1.0, 50.0, machine)
 
 
 def results(
-    axes: Sequence[Axis], variants: Mapping[Key, Sequence[Mapping[str, TaskRecord]]], **changes: Any
+    axes: Sequence[Axis], variants: Mapping[Key, Sequence[Mapping[str, TaskResult]]], **changes: Any
 ) -> StudyResults:
     found = StudyResults(
         name="study",
@@ -216,7 +216,9 @@ def test_a_choice_is_not_refuted_by_chance_among_many() -> None:
 def test_the_highest_final_of_a_sweep() -> None:
     axis = Axis("b", "x", ("1", "5", "8"))
     finals = {"1": [0.10, 0.10, 0.10], "5": [0.80, 0.81, 0.82], "8": [0.80, 0.83, 0.82]}
-    variants: Variants = {(b,): [{"a": task(final=f)} for f in each] for b, each in finals.items()}
+    variants: Variants = {
+        (b,): [{"a": task(final_mean=f)} for f in each] for b, each in finals.items()
+    }
     found = row(results([axis], variants), "best-final", along="b", paper=5.0)
     assert (found.ours, found.verdict) == ("8", "agrees")
     assert found.note.startswith("1: 10.0 %, 5: 81.0 %, 8: 81.7 %")
@@ -284,8 +286,10 @@ def test_a_variant_that_missed_its_target_says_so() -> None:
         ("slow",): [{"a": task()}] * 2,
     }
     found = results([SERIES], variants, figures=("dots",))
-    texts = [text.get_text() for text in draw_figures(found)["dots"].axes[0].texts]
-    assert texts == ["1 of 2 not reached"]
+    (panel,) = dot_panels(found)
+    assert [(row.label, row.missed) for row in panel.rows] == [("fast", 1), ("slow", 0)]
+    (legend,) = draw_figures(found)["dots"].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a run that did not get there"]
 
 
 def test_requests_are_averaged_over_time_until_the_first_task_is_done() -> None:
@@ -301,8 +305,8 @@ def test_requests_are_averaged_over_time_until_the_first_task_is_done() -> None:
 
 def test_final_values_and_steadiness() -> None:
     variants: Variants = {
-        ("fast",): [{"a": task(final=0.80, swing=0.01)}] * 3,
-        ("slow",): [{"a": task(final=0.79, swing=0.03)}] * 3,
+        ("fast",): [{"a": task(final_mean=0.80, swing=0.01)}] * 3,
+        ("slow",): [{"a": task(final_mean=0.79, swing=0.03)}] * 3,
     }
     found = results([SERIES], variants)
     same = row(found, "equal-final", at=FAST, over=SLOW, tolerance=0.02)
@@ -316,9 +320,9 @@ def test_final_values_and_steadiness() -> None:
 
 
 def test_a_model_that_diverged_is_worth_what_it_last_was() -> None:
-    lost = task(final=None, final_loss=None, swing=None)
-    lost = replace(lost, result=replace(lost.result, final=0.1, finish_reason="diverged"))
-    good, bad = task(final=0.8, swing=0.01), task(final=0.7, swing=0.03)
+    lost = task(final_mean=None, final_loss_mean=None, swing=None)
+    lost = replace(lost, final=0.1, finish_reason="diverged")
+    good, bad = task(final_mean=0.8, swing=0.01), task(final_mean=0.7, swing=0.03)
     variants: Variants = {
         ("fast",): [{"a": good}] * 3,
         ("slow",): [{"a": bad}, {"a": bad}, {"a": lost}],
@@ -345,8 +349,8 @@ def test_losses() -> None:
     def curve(*losses: float) -> tuple[Point, ...]:
         return tuple(Point(float(t), t, 0.5, loss) for t, loss in enumerate(losses))
 
-    calm = task(final_loss=0.2, curve=curve(2.0, 1.0, 0.5, 0.5, 0.4))
-    wild = task(final_loss=0.5, curve=curve(2.0, 1.0, 0.5, 0.9, 0.5))
+    calm = task(final_loss_mean=0.2, curve=curve(2.0, 1.0, 0.5, 0.5, 0.4))
+    wild = task(final_loss_mean=0.5, curve=curve(2.0, 1.0, 0.5, 0.9, 0.5))
     variants: Variants = {("fast",): [{"a": calm}] * 3, ("slow",): [{"a": wild}] * 3}
     found = results([SERIES], variants)
     lower = row(found, "lower-loss", at=FAST, over=SLOW)
@@ -359,7 +363,9 @@ def test_losses() -> None:
 def test_a_ceiling_is_above_everywhere() -> None:
     def study(low: float) -> StudyResults:
         finals = {("2", "fast"): 0.9, ("2", "slow"): 0.8, ("4", "fast"): 0.9, ("4", "slow"): low}
-        return results([COUNT, SERIES], {k: [{"a": task(final=f)}] * 3 for k, f in finals.items()})
+        return results(
+            [COUNT, SERIES], {k: [{"a": task(final_mean=f)}] * 3 for k, f in finals.items()}
+        )
 
     found = row(study(0.7), "ceiling", at=FAST, over=SLOW, along="tasks")
     assert (found.ours, found.verdict) == ("90.0 % against 2: 80.0 %, 4: 70.0 %", "agrees")
@@ -402,8 +408,8 @@ def test_faster_everywhere_is_told_by_all_variants_together() -> None:
 
 def test_runs_without_a_value_are_not_passed_over() -> None:
     variants: Variants = {
-        ("fast",): [{"a": task(final=0.80)}] * 3,
-        ("slow",): [{"a": task(final=final)} for final in (0.81, None, None)],
+        ("fast",): [{"a": task(final_mean=0.80)}] * 3,
+        ("slow",): [{"a": task(final_mean=final)} for final in (0.81, None, None)],
     }
     found = row(results([SERIES], variants), "equal-final", at=FAST, over=SLOW, tolerance=0.02)
     assert (found.ours, found.verdict) == ("no value in 2 of 3 runs", "does not agree")

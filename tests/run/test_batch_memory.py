@@ -82,7 +82,7 @@ def runs_of(config: RunConfig, count: int, out: Path | None = None) -> list[Batc
     ]
 
 
-@pytest.mark.parametrize("room", [1, 2])
+@pytest.mark.parametrize("room", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_runs_that_do_not_fit_beside_each_other_are_put_back(tmp_path: Path, room: int) -> None:
     config = crowded(tmp_path / "task", room)
     said: list[str] = []

@@ -54,7 +54,7 @@ CASES = [
     ("fedast-s", ("tasks.1.server_optimizer=adam", "tasks.1.join_time=3.0")),
     ("fedast-plus", ()),
     ("fedast-plus", ("algorithm.reference=400.0", "algorithm.largest=1.0", "algorithm.ratio=1.5")),
-    ("sync-st", ("tasks.0.averaging=always", "tasks.1.averaging=always")),
+    ("sync-st", ("tasks.0.averaging={use='always', raw_every=2}", "tasks.1.averaging=always")),
     ("sync-st", ("algorithm.first_k=4", "compute.trainer=batched")),
     ("sync-ucb-st", ("algorithm.first_k=4",)),
     ("sync-bayes-st", ("algorithm.first_k=4",)),
@@ -74,7 +74,7 @@ def test_a_run_stopped_anywhere_goes_on_identically(
     for part in (total // 2, 3 * total // 4):  # replayed steps count
         resume(folder, stop=Steps(part), say=said.append)
     same(tmp_path / "whole", folder, whole, resume(folder, say=said.append))
-    taken_up = [line for line in said if "going on from" in line]
+    taken_up = [line for line in said if "continuing from" in line]
     assert len(taken_up) == len(set(taken_up)) == 3, "each time from a later checkpoint"
     with pytest.raises(UnusableFolder, match="has finished"):
         resume(folder)
@@ -110,7 +110,7 @@ def test_without_a_checkpoint_it_begins_again(tmp_path: Path) -> None:
     execute(config, tmp_path / "parts", events=True, stop=lambda: True)
     said: list[str] = []
     same(tmp_path / "whole", tmp_path / "parts", whole, resume(tmp_path / "parts", say=said.append))
-    assert "from the start" in said[0]
+    assert "starting over" in said[0]
     with pytest.raises(UnusableFolder, match="holds no run"):
         resume(tmp_path / "nothing")
 
@@ -165,7 +165,7 @@ def test_a_run_whose_worker_dies_goes_on_from_the_step_before(
     monkeypatch.setattr(ProcessTrainer, "train", real)
     said: list[str] = []
     same(tmp_path / "whole", folder, whole, resume(folder, say=said.append))
-    assert "going on from" in said[0]
+    assert "continuing from" in said[0]
 
 
 def test_every() -> None:
@@ -179,7 +179,12 @@ def test_every() -> None:
 def kill_and_resume(tmp_path: Path, kills: int, seed: int) -> None:
     """A real process, killed with SIGKILL at random moments after a new checkpoint."""
     chance = random.Random(seed)
-    config = config_of("fedast-d", "simulation.max_time=1e9", *SLOW)
+    slow = [
+        f"tasks.{task}.{end}"
+        for task in (0, 1)
+        for end in ("target=1.0", f"max_rounds={kills * 240}")
+    ]
+    config = config_of("fedast-d", "simulation.max_time=1e9", *slow)
     execute(config, tmp_path / "whole", events=True)
     folder = tmp_path / "killed"
     command = [sys.executable, "-m", "fedast", "run"]
@@ -187,10 +192,12 @@ def kill_and_resume(tmp_path: Path, kills: int, seed: int) -> None:
         *command, str(tmp_path / "whole" / "config.toml"), "--out", str(folder), "--events", "-q",
         "--checkpoint-every", "0.02s",
     ]  # fmt: skip
+    again = ["--resume", str(folder), "-q"]
+    rarely = ["--checkpoint-every", "1h"]  # it runs to its end now
     seen: set[str] = set()
     for attempt in range(kills + 1):
         process = subprocess.Popen(
-            [*command, "--resume", str(folder), "-q"] if attempt else first,
+            [*command, *again, *(rarely if attempt == kills else ())] if attempt else first,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
@@ -205,18 +212,9 @@ def kill_and_resume(tmp_path: Path, kills: int, seed: int) -> None:
         said = process.communicate()[1].decode()
         assert process.returncode == (-signal.SIGKILL if attempt < kills else 0), said
         if attempt:
-            assert "going on from simulated time" in said, said
+            assert "continuing from simulated time" in said, said
     for name in ("events.jsonl", "curves.csv"):
         assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-
-
-SLOW = (
-    "tasks.0.target=1.0",
-    "tasks.1.target=1.0",
-    "tasks.0.max_rounds=1200",
-    "tasks.1.max_rounds=1200",
-)
-"""Long enough to be killed several times."""
 
 
 def names_of(folder: Path) -> set[str]:
@@ -224,7 +222,7 @@ def names_of(folder: Path) -> set[str]:
 
 
 def test_a_killed_process_goes_on(tmp_path: Path) -> None:
-    kill_and_resume(tmp_path, kills=3, seed=1)
+    kill_and_resume(tmp_path, kills=2, seed=1)
 
 
 @pytest.mark.slow
@@ -252,9 +250,9 @@ def test_new_checkpoints_stay_though_unreadable_ones_have_higher_numbers(
                 note.write_text(note.read_text().replace('"schema": 1', '"schema": 2'))
     said: list[str] = []
     resume(folder, stop=Steps(30), say=said.append)
-    assert "from the start" in said[-1]
+    assert "starting over" in said[-1]
     resume(folder, stop=Steps(40), say=said.append)
-    assert "going on from" in said[-1]
+    assert "continuing from" in said[-1]
     steps = [int(name.partition(".")[0]) for name in names_of(folder) if name[0] == "0"]
     assert len([number for number in steps if number <= 40]) == 2
     resume(folder)

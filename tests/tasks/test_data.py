@@ -83,7 +83,7 @@ def test_tasks_build_by_seed(kind: type[TaskOptions]) -> None:
     assert kind.defaults is not None
     assert (one.name, one.metric.name) == ("x", "accuracy")
     assert (one.training, one.step_cost) == (kind.defaults.training, kind.defaults.step_cost)
-    assert one.goal.target == kind.defaults.targets["main"]
+    assert one.goal.target == kind.defaults.goal.target
     outputs = one.model()(one.test.inputs[:5])
     assert outputs.shape == (5, 10)
     assert all(np.array_equal(a, b) for a, b in zip(one.partition, two.partition, strict=True))

@@ -101,11 +101,12 @@ def test_the_papers_numbers() -> None:
         "shakespeare": (64, 27, 7, 7, 7e-5, 7e-5, (0.32, 0.42, 0.45), 0.555),
         "cifar100": (32, 5, 0.06, 0.06, 7e-4, 3e-4, (0.5,), 2.071),
     }
-    paper = {name: kind.defaults for name, kind in TASKS.builtin.items() if kind.datasets}
+    paper = {name: kind for name, kind in TASKS.builtin.items() if kind.datasets}
     assert set(paper) == set(rows)
-    for name, usual in paper.items():
+    for name, kind in paper.items():
+        usual = kind.defaults
         assert usual is not None
-        sync = usual.sync_training or usual.training
+        sync = kind.sync_training or usual.training
         row = (
             usual.training.batch_size,
             usual.training.local_steps,
@@ -113,7 +114,7 @@ def test_the_papers_numbers() -> None:
             sync.client_lr,
             usual.training.weight_decay,
             sync.weight_decay,
-            tuple(usual.targets.values()),
+            tuple(kind.targets_by_level(usual).values()),
             usual.step_cost,
         )
         assert row == rows[name]

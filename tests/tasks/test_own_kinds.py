@@ -333,3 +333,16 @@ def test_settings_are_checked_as_those_of_a_file(
 def test_a_step_must_cost_something() -> None:
     with pytest.raises(BadTask, match="task 'mine': step_cost must be positive, got 0"):
         replace(two_classes("accuracy"), step_cost=0.0)
+
+
+def test_a_task_without_data_has_settings_only() -> None:
+    whole = Line().build(4, 1, "line")
+    bare = whole.settings()
+    assert (bare.training, bare.goal, bare.trainable) == (whole.training, whole.goal, False)
+    assert bare == Task(
+        name="line", metric="rmse", training=whole.training, goal=Goal(target=0.2 + Line().noise)
+    )
+    with pytest.raises(ConfigError, match="line: has no model and data"):
+        simulate([bare], simulation=Simulation(clients=4))
+    with pytest.raises(BadTask, match="'line': test and partition missing"):
+        replace(bare, model=whole.model, train=whole.train)

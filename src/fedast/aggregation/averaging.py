@@ -30,6 +30,9 @@ class Averaging(Section):
     model."""
     exponent: float = Field(12.0, ge=0, le=1e6)
     """p: the average covers about the last t / (p + 1) of t rounds."""
+    raw_every: int = Field(5, ge=0)
+    """Every so many-th evaluation is also made of the newest model, for the records alone (rows
+    whose model is raw); 0: never."""
 
 
 @final
@@ -41,6 +44,6 @@ class RunningAverage:
         self.value = initial.clone()
 
     def follow(self, model: torch.Tensor, rounds: int) -> None:
-        """Take in the model after so many rounds."""
+        """Include the model after so many rounds."""
         share = min(1.0, (self._exponent + 1.0) / (rounds + self._exponent))
         self.value = self.value.lerp(model, share)

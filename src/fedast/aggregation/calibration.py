@@ -1,4 +1,4 @@
-"""Cached calibration: what each client sent last stands in for the clients that are not there.
+"""Cached calibration: each client's latest update stands in for it while it is absent.
 
 Wang, Cao, Wang, Chen: "Tackling the Data Heterogeneity in Asynchronous
 Federated Learning with Cached Update Calibration" (CA2FL), ICLR 2024.
@@ -38,7 +38,7 @@ from fedast.core.protocol import ClientId
 Place: TypeAlias = Literal["auto", "device", "host", "disk"]
 
 _MEMORY_PART = 0.25
-"""The part of free memory that a cache may take before ``auto`` goes to the next place."""
+"""The part of free memory that a cache may take before ``auto`` tries the next place."""
 _FORGET = 1 / 32
 """How fast the averages of ``auto`` follow: the weight of the newest pair."""
 _PAIRS = 8
@@ -103,7 +103,8 @@ class Cache:
         return client if client < self._first else self._late[client]
 
     def forget(self, clients: Collection[ClientId]) -> None:
-        """As if these had never sent anything. The mean is made anew: it may not be finite."""
+        """As if these had never sent anything. The mean is recomputed, because it may not be
+        finite."""
         known = [client for client in clients if client < self._first or client in self._late]
         if known:
             rows = sorted(self._row(client) for client in known)
@@ -191,7 +192,7 @@ class Calibrator:
 
 
 def _find_place(wanted: Place, need: int, device: torch.device) -> Place:
-    """The first place with room; a place that was asked for is taken as it is, if it has room."""
+    """The first place with room; a place that the user chose is used if it has room."""
     free = {"host": _free_memory(), "disk": shutil.disk_usage(tempfile.gettempdir()).free}
     if device.type == "cuda":
         free["device"] = torch.cuda.mem_get_info(device)[0]

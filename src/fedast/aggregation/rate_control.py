@@ -1,4 +1,4 @@
-"""Rate control: a task's steps are scaled by a factor that follows from how its model moves.
+"""Rate control: a task's steps are scaled by a factor that depends on how its model moves.
 
 Theory of operation. A step is computed from models that are one latency old (the mean staleness
 s, in rounds). With too high a rate the model overshoots and comes back: it oscillates, with a
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _PIECES = 5
 """Half latencies that are kept: two, one in between, two."""
 _ENTRIES = 50_000
-"""Parameters that are looked at, about."""
+"""About how many parameters are sampled."""
 _LARGEST_FALL = 0.2
 _MEMORY = 0.05
 """How fast the measured staleness follows: about twenty rounds."""

@@ -49,7 +49,8 @@ class Server:
         weights: Sequence[float] | None,
         staleness: Sequence[int],
     ) -> torch.Tensor:
-        """What to take off the parameters for these updates, one per row, each so stale."""
+        """What to subtract from the parameters for these updates, one per row, given their
+        staleness."""
         updates = clipped(self._clip, updates)
         factors = None if weights is None else updates.new_tensor(weights)
         if self.calibrator is not None:
@@ -68,7 +69,7 @@ class Server:
         sent: Sequence[torch.Tensor | None],
         weights: Sequence[float] | None,
     ) -> torch.Tensor:
-        """The model's next statistics from those that clients sent, as far as they did."""
+        """The model's next statistics from those that clients sent, if they did."""
         places = [place for place, values in enumerate(sent) if values is not None]
         if not places:
             return present

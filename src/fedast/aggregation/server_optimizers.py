@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import torch
 
 ADAPTIVE_LR = 0.01
-"""The server learning rate of adaptive optimizers if nobody sets one: their step does not scale
+"""The default server learning rate of adaptive optimizers: their step does not scale
 with the updates."""
 
 
@@ -42,7 +42,8 @@ class ServerOptimizer(Protocol):
     """One task's optimizer at work, with what it remembers."""
 
     def step(self, direction: torch.Tensor, staleness: int) -> torch.Tensor:
-        """What to take off the model; ``staleness`` is the largest among the round's updates."""
+        """What to subtract from the model; ``staleness`` is the largest among the round's
+        updates."""
         ...
 
     def state(self) -> dict[str, torch.Tensor]:

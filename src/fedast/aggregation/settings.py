@@ -45,7 +45,7 @@ class ServerSide(Section):
     averaging: Averaging = Averaging()
     """A running average of the models, which is evaluated and handed out."""
     rate_control: RateControl = RateControl()
-    """A factor on the steps that follows from how the model moves."""
+    """A factor on the steps that depends on how the model moves."""
 
     def with_defaults(self, defaults: Mapping[str, Mapping[str, Any]]) -> ServerSide:
         """With an algorithm's own defaults for what was not set."""

@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias, assert_never, final
 
 from fedast.algorithms.allocation import AllocationRule, sqrt_variance
+from fedast.algorithms.async_progress import AsyncProgress
 from fedast.algorithms.selection import Selection, draw
 from fedast.algorithms.staleness import Weight
-from fedast.algorithms.task_state import TaskState
 from fedast.core.apportion import apportion
 from fedast.core.ledger import Ledger
 from fedast.core.protocol import (
@@ -54,7 +54,7 @@ from fedast.core.protocol import (
 from fedast.core.streams import Stream
 from fedast.core.task_table import TaskTable
 
-Weigh: TypeAlias = Callable[[TaskState, ClientId, int], float]
+Weigh: TypeAlias = Callable[[AsyncProgress, ClientId, int], float]
 """How much an update counts: of its task as it is on its arrival, its client and its staleness."""
 
 
@@ -96,11 +96,11 @@ class Asynchronous:
         self._free_on_cancel = free_on_cancel
         self._ledger = Ledger()
         self._table = TaskTable(tasks)
-        self._tasks = {task.spec.name: TaskState(task, buffered) for task in self._table}
+        self._tasks = {task.spec.name: AsyncProgress(task, buffered) for task in self._table}
         self._open = list(self._tasks.values())
         self._total = sum(state.target for state in self._open)
         self._since_realloc = 0
-        self._asking: TaskState | None = None
+        self._asking: AsyncProgress | None = None
         """The state whose arrival waits for the variances; no other event is legal then."""
         self._started = False
 
@@ -196,7 +196,7 @@ class Asynchronous:
         self._after_arrival(state, commands)
         return commands
 
-    def _after_arrival(self, state: TaskState, commands: list[Command]) -> None:
+    def _after_arrival(self, state: AsyncProgress, commands: list[Command]) -> None:
         """What follows an arrival: step the model if the buffer is full, then refill."""
         if len(state.buffer) >= state.buffer_size:
             commands.extend(state.progress.advance(state.buffer, state.weights or None))
@@ -206,12 +206,12 @@ class Asynchronous:
                 self._retire([state], ReallocCause.HANDOVER, commands)
         self._refill(state, commands)
 
-    def _refill(self, state: TaskState, commands: list[Command]) -> None:
+    def _refill(self, state: AsyncProgress, commands: list[Command]) -> None:
         """Send K new requests of a task that may have room, then see that no task starves."""
         self._top_up(state, commands)
         self._offer(commands)
 
-    def _top_up(self, state: TaskState, commands: list[Command]) -> None:
+    def _top_up(self, state: AsyncProgress, commands: list[Command]) -> None:
         """K = max(0, min(2, R - n, sum R - sum n)) requests, as far as the pool gives clients."""
         ledger = self._ledger
         if state.progress.open:
@@ -228,7 +228,7 @@ class Asynchronous:
                     self._send(state, commands, ledger.holders)
 
     def _send(
-        self, state: TaskState, commands: list[Command], holders: Collection[ClientId]
+        self, state: AsyncProgress, commands: list[Command], holders: Collection[ClientId]
     ) -> None:
         if self._selection is not None:
             client = draw(self._selection, state.name, self._pool, self._stream, holders)
@@ -276,7 +276,7 @@ class Asynchronous:
         return commands
 
     def _retire(
-        self, states: Sequence[TaskState], cause: ReallocCause, commands: list[Command]
+        self, states: Sequence[AsyncProgress], cause: ReallocCause, commands: list[Command]
     ) -> None:
         """Take tasks out of the allocation: drop what they hold, hand over their targets."""
         leaving = [state for state in states if state in self._open]
@@ -304,7 +304,7 @@ class Asynchronous:
                 f"task {spec.name!r} asks for {spec.active_requests} of {self._total} active "
                 f"requests; {len(self._open)} other tasks need one each"
             )
-        state = TaskState(self._table.add(spec), self._buffered)
+        state = AsyncProgress(self._table.add(spec), self._buffered)
         if self._open:
             weights = [float(other.target) for other in self._open]
             floors = [other.min_requests for other in self._open]

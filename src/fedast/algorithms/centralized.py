@@ -36,6 +36,8 @@ class Centralized(SyncOptions):
     """Centralized: plain SGD on the pooled data of each task; the ceiling."""
 
     name: ClassVar[str] = "centralized"
+    display_name: ClassVar[str] = "Centralized"
+    colour: ClassVar[str] = "#000000"
     pools_data = True
 
     def assignment(self) -> PseudoClient:

@@ -29,6 +29,8 @@ class FedASTDynamic(BufferedOptions):
     """FedAST(D): asynchronous and buffered, requests move between tasks by their variance."""
 
     name: ClassVar[str] = "fedast-d"
+    display_name: ClassVar[str] = "FedAST(D)"
+    colour: ClassVar[str] = "#0072B2"
     allocation_rule: Annotated[SerializeAsAny[AllocationOptions], Part(ALLOCATION_RULES)] = (
         SqrtVariance()
     )
@@ -54,6 +56,8 @@ class FedASTStatic(BufferedOptions):
     """FedAST(S): asynchronous and buffered, with a fixed allocation."""
 
     name: ClassVar[str] = "fedast-s"
+    display_name: ClassVar[str] = "FedAST(S)"
+    colour: ClassVar[str] = "#56B4E9"
 
     def build(self, tasks: Sequence[TaskSpec], pool: Pool, stream: Stream) -> Algorithm:
         return self.buffers(tasks, pool, stream)
@@ -63,6 +67,8 @@ class FedASTNoBuffer(BufferedOptions):
     """FedAST-NoBuffer: every single update steps the model."""
 
     name: ClassVar[str] = "fedast-nobuffer"
+    display_name: ClassVar[str] = "FedAST-NoBuffer"
+    colour: ClassVar[str] = "#009E73"
     buffered = False
     server_lr: LearningRate = 0.038
     """Server learning rate eta_s of tasks that set none (and have no adaptive server optimizer)."""

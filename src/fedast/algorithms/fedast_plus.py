@@ -46,9 +46,9 @@ from typing import Annotated, Any, ClassVar, final
 from pydantic import Field, SerializeAsAny
 
 from fedast.algorithms.allocation import ALLOCATION_RULES, AllocationOptions
+from fedast.algorithms.async_progress import AsyncProgress
 from fedast.algorithms.fedbuff import IdleOnly
 from fedast.algorithms.options import BufferedOptions
-from fedast.algorithms.task_state import TaskState
 from fedast.core.protocol import Algorithm, ClientId, Pool, TaskName, TaskSpec
 from fedast.core.streams import Stream
 from fedast.parts.registry import Part
@@ -63,22 +63,24 @@ _MOST = 2.0
 """Weights of updates by staleness are at most this; those by participation lie between one over
 this and this."""
 _MOST_OWED = 2
-"""Requests that a client is owed at most."""
+"""The most requests that a client is owed."""
 _TRIES_PER_CLIENT = 20
-"""A uniform pick that misses the only idle client this often is not worth a thought (e^-20)."""
+"""A uniform draw misses the only idle client this often with negligible probability (e^-20)."""
 
 
 class FedASTPlus(BufferedOptions):
     """FedAST+: idle clients, a server rate set from what is measured, an average of the models."""
 
     name: ClassVar[str] = "fedast-plus"
+    display_name: ClassVar[str] = "FedAST-plus"
+    colour: ClassVar[str] = "#D55E00"
     idle: bool = True
     """Whether only idle clients are asked."""
     reference: float = Field(40.0, gt=0, le=1e6)
     """The staleness at which the server rate is server_lr (at most 0.1, the paper's); it is
     inversely proportional to the measured one."""
     largest: float = Field(0.1, gt=0, le=1)
-    """The part of a client's way that one update moves the model at most."""
+    """The largest fraction of a client's own step by which one update may move the model."""
     slope: float = Field(1.0, ge=0, le=10)
     """An update of staleness s counts (1 + s)^-slope."""
     fair: bool = True
@@ -86,7 +88,7 @@ class FedASTPlus(BufferedOptions):
     warmup: float = Field(3.0, ge=0, le=1000)
     """Latencies over which the rate rises at the start."""
     control: bool = True
-    """Whether a factor on the rate follows from how the model moves (tasks: rate_control)."""
+    """Whether a factor on the rate depends on how the model moves (tasks: rate_control)."""
     average: bool = True
     """Whether a running average of the models is evaluated and handed out (tasks: averaging)."""
     allocation_rule: Annotated[SerializeAsAny[AllocationOptions] | None, Part(ALLOCATION_RULES)] = (
@@ -222,7 +224,7 @@ class StepSizes:
         self._usual: dict[TaskName, float] = {}
         """The mean of what updates count by their staleness."""
 
-    def __call__(self, state: TaskState, client: ClientId, staleness: int) -> float:
+    def __call__(self, state: AsyncProgress, client: ClientId, staleness: int) -> float:
         task = state.name
         # By Little's law it will be R / b; what is measured takes over within a few latencies.
         mean = self._staleness.get(task, state.target / state.buffer_size)

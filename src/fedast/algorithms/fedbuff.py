@@ -23,7 +23,7 @@ from fedast.core.protocol import Algorithm, ClientId, Pool, TaskSpec
 from fedast.core.streams import Stream
 
 _TRIES_PER_CLIENT = 20
-"""A uniform pick that misses the only idle client this often is not worth a thought (e^-20)."""
+"""A uniform draw misses the only idle client this often with negligible probability (e^-20)."""
 
 
 @final
@@ -54,6 +54,8 @@ class FedBuff(BufferedOptions):
     """FedBuff: asynchronous and buffered, a finished client is replaced by an idle one."""
 
     name: ClassVar[str] = "fedbuff"
+    display_name: ClassVar[str] = "FedBuff"
+    colour: ClassVar[str] = "#7A28F0"
     idle: bool = True
     """Whether only idle clients are asked; if not, it is FedAST with a fixed allocation."""
 

@@ -49,6 +49,10 @@ LearningRate: TypeAlias = Annotated[float, Field(gt=0, le=1e6)]
 class AlgorithmOptions(Options, ABC):
     """An algorithm's options: what a run asks of every algorithm before it begins."""
 
+    display_name: ClassVar[str] = ""
+    """How text and figures write it, such as FedAST(D); default: its name."""
+    colour: ClassVar[str] = ""
+    """Its colour in every figure, as #rrggbb; default: one that its name decides."""
     synchronous: ClassVar[bool] = False
     """Whether it trains in rounds; tasks often have other learning rates then."""
     pools_data: ClassVar[bool] = False
@@ -58,6 +62,15 @@ class AlgorithmOptions(Options, ABC):
     """Server learning rate eta_s of tasks that set none (and have no adaptive server optimizer)."""
     evaluate_every: int = Field(4, ge=1)
     """Rounds between evaluations of tasks that do not set their own."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        # A class derived from another algorithm's is an algorithm of its own.
+        if "display_name" not in cls.__dict__:
+            cls.display_name = cls.name.rpartition(":")[2]
+        if "colour" not in cls.__dict__:
+            cls.colour = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -100,13 +113,13 @@ class AsyncOptions(AlgorithmOptions):
     """Active requests of all tasks together (sum of R); default 1.28 per client of the cap (with
     FedBuff one, since it asks idle clients only)."""
     ratio: float | None = Field(None, ge=1, le=1e6)
-    """Active requests per buffer place (R/b) of tasks that do not set their own buffer; default 32,
+    """Active requests per buffer slot (R/b) of tasks that do not set their own buffer; default 32,
     the paper's, or less, so that each of them has a buffer of at least 2."""
     initial: Literal["uniform", "shares"] = "uniform"
     """How requests are split at the start over tasks that do not set their own."""
 
     def usual_requests(self, active_cap: int | None, clients: int) -> int:
-        """The sum of R where nothing says otherwise."""
+        """The default sum of R."""
         active = active_cap if active_cap is not None else 0.3 * clients
         return round(REQUESTS_PER_ACTIVE_CLIENT * active)
 
@@ -238,6 +251,8 @@ def _from_callable(name: str, target: Callable[..., Any]) -> type[AlgorithmOptio
         **fields,
     )
     options.name = name
+    options.display_name = getattr(target, "display_name", name.rpartition(":")[2])
+    options.colour = getattr(target, "colour", "")
     options._target = staticmethod(target)
     options._arguments = tuple(fields)
     return cast("type[AlgorithmOptions]", options)

@@ -146,6 +146,6 @@ class LossSelection:
         return max(candidates, key=lambda client: self._losses.get((client, task), math.inf))
 
     def learn(self, client: ClientId, task: TaskName, work_time: float, loss: float | None) -> None:
-        # A loss that is no number says nothing about who should be asked.
+        # A NaN loss says nothing about who should be asked.
         if loss is not None and math.isfinite(loss):
             self._losses[(client, task)] = loss

@@ -39,6 +39,8 @@ class SequentialFedAvg(SyncOptions):
     """Sequential FedAvg: one task after another, each with all clients."""
 
     name: ClassVar[str] = "sequential-fedavg"
+    display_name: ClassVar[str] = "Sequential FedAvg"
+    colour: ClassVar[str] = "#5D2E00"
 
     def assignment(self) -> OneAfterAnother:
         return OneAfterAnother()

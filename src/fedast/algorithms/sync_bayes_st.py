@@ -158,6 +158,8 @@ class SyncBayesST(SyncOptions):
     """Sync-Bayes-ST: synchronous rounds, assignments by Bayesian optimisation."""
 
     name: ClassVar[str] = "sync-bayes-st"
+    display_name: ClassVar[str] = "Sync-Bayes-ST"
+    colour: ClassVar[str] = "#CC79A7"
     alpha: float = Field(0.25, ge=0, le=1)
     """Weight of the slowest work times in the cost; the rest is for even participation."""
     candidates: int = Field(75, ge=1)

@@ -29,7 +29,7 @@ from fedast.parts.registry import Part
 
 @final
 class Shares:
-    """Whole numbers of clients by share; what a task misses in a round it has coming later."""
+    """Whole numbers of clients by share; what a task loses to rounding it gets in a later round."""
 
     def __init__(self) -> None:
         self._owed: dict[TaskName, float] = {}
@@ -128,6 +128,8 @@ class SyncST(SyncOptions):
     """Sync-ST: synchronous rounds, clients split over the tasks, first k updates count."""
 
     name: ClassVar[str] = "sync-st"
+    display_name: ClassVar[str] = "Sync-ST"
+    colour: ClassVar[str] = "#E69F00"
     split: Literal["random", "round-robin"] = "random"
     """How clients are split: at random by the tasks' shares, or each task in turn."""
     selection: Annotated[SerializeAsAny[SelectionOptions], Part(SELECTIONS)] = Uniform()

@@ -97,6 +97,8 @@ class SyncUCBST(SyncOptions):
     """Sync-UCB-ST: synchronous rounds, clients by upper confidence bounds of their losses."""
 
     name: ClassVar[str] = "sync-ucb-st"
+    display_name: ClassVar[str] = "Sync-UCB-ST"
+    colour: ClassVar[str] = "#8B005D"
     gamma: float = Field(0.99, gt=0, le=1)
     """Discount of past rounds."""
     extra: int = Field(5, ge=0)

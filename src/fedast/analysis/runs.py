@@ -15,13 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final, overload
+from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 from fedast.analysis.frames import Frame, Row, frame
 from fedast.core.protocol import TaskName
 from fedast.records import compact
 from fedast.records.events import from_schema_1
-from fedast.records.metrics import Point
 from fedast.records.run import CONFIG, EVENTS, RESULT, SERIES, RunResult, TaskResult, UnusableFolder
 from fedast.records.run import read_run as read_result
 from fedast.records.series import read as read_series
@@ -61,7 +60,20 @@ class Run:
     seed: int
     tasks: Mapping[TaskName, TaskResult]
     """Empty while the run has no result."""
-    _curves: Mapping[TaskName, Sequence[Point]]
+    finish_time: float | None = None
+    """When its last task ended; None while it has no result."""
+    record: compact.CompactRun | None = None
+    """The compact record, if it is one."""
+
+    @classmethod
+    def of(cls, name: str, path: Path, result: RunResult) -> Run:
+        """A run whose result is in memory."""
+        return cls(name, path, result.algorithm, result.seed, result.tasks, result.finish_time)
+
+    @property
+    def has_events(self) -> bool:
+        """Whether it was made with ``--events``."""
+        return (self.path / EVENTS).is_file()
 
     @property
     def finished(self) -> bool:
@@ -76,10 +88,20 @@ class Run:
         file = self.path / CONFIG if self.path.is_dir() else self.path.with_suffix(".toml")
         return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
+    @cached_property
+    def keys(self) -> Mapping[str, Any]:
+        """The configuration by dotted key: ``algorithm.name``, ``tasks.mnist.client_lr``."""
+        return dict(flat(self.settings))
+
     @property
     def curves(self) -> Frame:
-        """A row for every evaluation."""
-        return frame(self._curve_rows(), _CURVES)
+        """A row for every evaluation of the model that decides: the newest, or an average."""
+        return frame(self._curve_rows("curve"), _CURVES)
+
+    @property
+    def raw_curves(self) -> Frame:
+        """A row for every evaluation of the newest model, for tasks where an average decides."""
+        return frame(self._curve_rows("raw_curve"), _CURVES)
 
     @property
     def results(self) -> Frame:
@@ -99,7 +121,7 @@ class Run:
     @property
     def requests(self) -> Frame:
         """A row for every request: when it was sent and begun, when and how it ended."""
-        return frame(self._request_rows(), _REQUESTS)
+        return frame(self.request_rows(), _REQUESTS)
 
     @property
     def series(self) -> Frame:
@@ -118,17 +140,16 @@ class Run:
     def _named(self) -> dict[str, Any]:
         return {"run": self.name, "algorithm": self.algorithm, "seed": self.seed}
 
-    def _curve_rows(self) -> Iterator[Row]:
-        for name, points in self._curves.items():
-            metric = self.tasks[name].metric
-            for point in points:
+    def _curve_rows(self, which: Literal["curve", "raw_curve"]) -> Iterator[Row]:
+        for name, task in self.tasks.items():
+            for point in task.curve if which == "curve" else task.raw_curve:
                 yield {
                     **self._named(),
                     "task": name,
                     "time": point.time,
                     "round": point.round,
                     "model": point.model,
-                    "metric": metric,
+                    "metric": task.metric,
                     "value": point.value,
                     "loss": point.loss,
                 }
@@ -138,13 +159,14 @@ class Run:
             yield {**self._named(), "task": name, **task.to_json()}
 
     def _config_row(self) -> Row:
-        return {**self._named(), **dict(flat(self.settings))}
+        return {**self._named(), **self.keys}
 
     def _event_rows(self) -> Iterator[Row]:
-        for event in self._raw_events():
+        for event in self.raw_events():
             yield {"run": self.name, **event}
 
-    def _raw_events(self) -> Iterator[Mapping[str, Any]]:
+    def raw_events(self) -> Iterator[Mapping[str, Any]]:
+        """The events one after another, as they are in the file."""
         file = self.path / EVENTS
         if not file.is_file():
             raise UnusableFolder(
@@ -162,9 +184,10 @@ class Run:
                     continue
                 yield from_schema_1(event, metrics) if "accuracy" in event else event
 
-    def _request_rows(self) -> Iterator[Row]:
+    def request_rows(self) -> Iterator[Row]:
+        """The rows of ``requests`` one after another."""
         rows: dict[int, dict[str, Any]] = {}
-        for event in self._raw_events():
+        for event in self.raw_events():
             kind = event["event"]
             if kind == "aggregate":
                 for request in event["requests"]:
@@ -240,8 +263,13 @@ class Runs(Sequence[Run]):
 
     @property
     def curves(self) -> Frame:
-        """A row for every evaluation of every run."""
-        return frame((row for run in self for row in run._curve_rows()), _CURVES)
+        """A row for every evaluation of the model that decides, of every run."""
+        return frame((row for run in self for row in run._curve_rows("curve")), _CURVES)
+
+    @property
+    def raw_curves(self) -> Frame:
+        """A row for every evaluation of the newest model beside an average, of every run."""
+        return frame((row for run in self for row in run._curve_rows("raw_curve")), _CURVES)
 
     @property
     def results(self) -> Frame:
@@ -261,7 +289,7 @@ class Runs(Sequence[Run]):
     @property
     def requests(self) -> Frame:
         """A row for every request of the runs that were made with ``--events``."""
-        return frame((row for run in self._logged() for row in run._request_rows()), _REQUESTS)
+        return frame((row for run in self._logged() for row in run.request_rows()), _REQUESTS)
 
     @property
     def series(self) -> Frame:
@@ -280,7 +308,7 @@ class Runs(Sequence[Run]):
         return self[0].model(task)
 
     def _logged(self) -> list[Run]:
-        found = [run for run in self if (run.path / EVENTS).is_file()]
+        found = [run for run in self if run.has_events]
         if self and not found:
             raise UnusableFolder(f"{self.folder}: no run has {EVENTS}; make them with --events")
         return found
@@ -329,15 +357,14 @@ def _read(name: str, path: Path) -> Run:
     try:
         if path.is_file():
             record = compact.read(path)
-            tasks = {task: found.result for task, found in record.tasks.items()}
-            curves = {task: found.curve for task, found in record.tasks.items()}
-            return Run(name, path, record.algorithm, record.seed, tasks, curves)
+            return Run(
+                name, path, record.algorithm, record.seed, record.tasks, record.finish_time, record
+            )
         if (path / RESULT).is_file():
-            result: RunResult = read_result(path)
-            return Run(name, path, result.algorithm, result.seed, result.tasks, result.curves)
+            return Run.of(name, path, read_result(path))
         settings = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
         algorithm = settings["algorithm"]["name"]
-        return Run(name, path, algorithm, settings.get("seed", 0), {}, {})
+        return Run(name, path, algorithm, settings.get("seed", 0), {})
     except UnusableFolder:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -22,9 +22,13 @@ from fedast.parts.errors import ConfigError, nearest
 from fedast.parts.options import Options
 from fedast.reproduce.figures.registry import FIGURES
 from fedast.run.executors import EXECUTORS
+from fedast.sweeps.samplers import SAMPLERS
 from fedast.tasks.options import TaskOptions
 
-KINDS = {**CONFIGURED, EXECUTORS.kind: EXECUTORS, FIGURES.kind: FIGURES}
+KINDS = {
+    **CONFIGURED,
+    **{registry.kind: registry for registry in (EXECUTORS, SAMPLERS, FIGURES)},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,8 @@ def _task_entry(name: str, kind: type[TaskOptions], source: str) -> Entry:
     if usual is None:
         return found
     what = found.summary.removesuffix(".")
-    return replace(found, summary=f"{what}; target {usual.metric.name} {_levels(usual.targets)}")
+    levels = _levels(kind.targets_by_level(usual))
+    return replace(found, summary=f"{what}; target {usual.metric.name} {levels}")
 
 
 def _levels(targets: Mapping[str, float]) -> str:

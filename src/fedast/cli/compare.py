@@ -6,16 +6,19 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from fedast.algorithms.options import ALGORITHMS
+from fedast.analysis.runs import Run
 from fedast.cli.board import Board
+from fedast.cli.comparison import WANTED, Wanted, read_wanted, write_wanted
 from fedast.cli.interrupt import interruptible
 from fedast.cli.loading import check_out, load_noted, prepare_data, print_note
-from fedast.cli.tables import comparison_table, saturation_warnings
+from fedast.cli.tables import comparison_tables, saturation_warnings
 from fedast.cli.ui import new_folder, page_for
 from fedast.config.load import load
 from fedast.config.notes import Note, for_all, lines
@@ -23,17 +26,13 @@ from fedast.config.schema import RunConfig
 from fedast.parts.errors import ConfigError, nearest
 from fedast.records.files import write_atomically
 from fedast.records.lock import locked
-from fedast.records.run import RunResult, claim_folder
+from fedast.records.run import CONFIG, RunResult
 from fedast.report.compare import Comparison, compare
-from fedast.run.batch import (
-    BatchRun,
-    Interrupted,
-    Pulse,
-    alone,
-    default_jobs,
-    found_again,
-)
+from fedast.reproduce.results import Columns
+from fedast.run.batch import BatchRun, Interrupted, Pulse, alone, default_jobs
 from fedast.run.build import check_inputs
+from fedast.run.checkpointing import Every
+from fedast.run.continuing import found_again, made_ready
 from fedast.run.executors import EXECUTORS, Executor
 
 
@@ -46,6 +45,8 @@ def compare_configs(
     out: str | None,
     jobs: int | None,
     on: str = "local",
+    resume: bool = False,
+    checkpoint_every: str | None = None,
     settings: Sequence[str],
     device: str | None,
     trainer: str | None,
@@ -56,6 +57,7 @@ def compare_configs(
     offline: bool,
     quiet: bool,
     as_json: bool,
+    columns: Columns = 2,
 ) -> None:
     where = {"device": device, "trainer": trainer, "precision": precision}
     configs, notes = _labelled(paths, algorithms, settings, where)
@@ -66,53 +68,120 @@ def compare_configs(
     if ui and out is None:
         out = new_folder()
     check_out(out, events)
+    if checkpoint_every is not None and out is None:
+        raise ConfigError("", "--checkpoint-every needs --out, the folder to write them to")
     for config in configs.values():
         check_inputs(config)  # before any folder is made
-    prepare_data(list(configs.values()), offline)
-    folder = None if out is None else Path(out)
-    jobs = jobs or default_jobs()
+    if resume:
+        assert out is not None
+        _check_begun(Path(out))
+    _carry_out(
+        Wanted(configs, seeds, baseline, events, checkpoint_every),
+        None if out is None else Path(out),
+        jobs=jobs, on=on, resume=resume, overwrite=overwrite, notes=() if quiet else notes,
+        offline=offline, quiet=quiet, as_json=as_json, ui=ui, columns=columns,
+    )  # fmt: skip
+
+
+def resume_comparison(
+    *,
+    out: str,
+    jobs: int | None,
+    on: str,
+    checkpoint_every: str | None,
+    offline: bool,
+    quiet: bool,
+    as_json: bool,
+    ui: bool,
+    columns: Columns,
+) -> None:
+    """Go on with the comparison in a folder, as it was asked for."""
+    folder = Path(out)
+    _check_begun(folder)
+    wanted = read_wanted(folder)
+    if checkpoint_every is not None:
+        wanted = replace(wanted, every=checkpoint_every)
+    _carry_out(
+        wanted, folder, jobs=jobs, on=on, resume=True, offline=offline, quiet=quiet,
+        as_json=as_json, ui=ui, columns=columns,
+    )  # fmt: skip
+
+
+def _check_begun(folder: Path) -> None:
+    if not any(folder.glob(f"*/seed-*/{CONFIG}")) and not (folder / WANTED).is_file():
+        problem = f"{folder} holds no comparison; leave --resume out to begin one"
+        raise ConfigError("--resume", problem)
+
+
+def _carry_out(
+    wanted: Wanted,
+    folder: Path | None,
+    *,
+    jobs: int | None,
+    on: str,
+    resume: bool,
+    overwrite: bool = False,
+    notes: Sequence[str] = (),
+    offline: bool,
+    quiet: bool,
+    as_json: bool,
+    ui: bool,
+    columns: Columns,
+) -> None:
+    configs = wanted.configs
+    if wanted.every is not None:
+        Every.parse(wanted.every)
     executor = EXECUTORS.parse(on, "--on").build()
-    with page_for(out if ui else None) as page:
+    prepare_data(list(configs.values()), offline)
+    jobs = jobs or default_jobs()
+    with page_for(str(folder) if ui else None) as page:
         with nullcontext() if folder is None else locked(folder):
             kept, left = _sorted_out(
-                _runs(configs, seeds, folder, jobs), events=events, overwrite=overwrite
+                _runs(wanted, folder, jobs),
+                events=wanted.events,
+                overwrite=overwrite,
+                resume=resume,
             )
-            if not quiet:
-                for note in notes:
-                    print_note(note)
+            if folder is not None:
+                write_wanted(folder, wanted)
+            for note in notes:
+                print_note(note)
             show = not (quiet or as_json)
             if show:
-                _announce(configs, seeds, len(kept), len(left), jobs)
-            made = _run_left(executor, left, jobs, events, show, resumable=folder is not None)
+                _announce(configs, wanted.seeds, len(kept), len(left), jobs)
+            made = _run_left(
+                executor, left, jobs, wanted.events, show, resumable=folder is not None
+            )
             results = _by_label(configs, kept, made)
-            comparison = compare(results, baseline)
-            written = _write_comparison(folder, comparison, results, next(iter(configs.values())))
+            comparison = compare(results, wanted.baseline)
+            first = next(iter(configs.values()))
+            written = _write_comparison(folder, comparison, results, first, columns)
         for label, found in results.items():
             for line in saturation_warnings(found, f"{label}: "):
                 _warn(line)
         if as_json:
             click.echo(json.dumps(comparison.to_json(), indent=2))
         else:
-            Console(highlight=False).print(comparison_table(comparison))
+            for table in comparison_tables(comparison):
+                Console(highlight=False).print(table)
             if written:
                 click.echo("Figure: " + ", ".join(map(str, written)))
         page.stay()
 
 
-def _runs(
-    configs: Mapping[str, RunConfig], seeds: int, folder: Path | None, jobs: int
-) -> list[BatchRun]:
+def _runs(wanted: Wanted, folder: Path | None, jobs: int) -> list[BatchRun]:
     """A run per configuration and seed."""
-    at_a_time = min(jobs, len(configs) * seeds)
+    at_a_time = min(jobs, len(wanted.configs) * wanted.seeds)
     return [
         # A run that is found again ran beside others, so what is left must run in the same way.
         BatchRun(
             label,
             alone(config.model_copy(update={"seed": seed}), at_a_time),
             _run_folder(folder, label, seed),
+            wanted.every,
         )
-        for label, config in configs.items()
-        for seed in range(config.seed, config.seed + seeds)
+        for label, config in wanted.configs.items()
+        for seed in range(config.seed, config.seed + wanted.seeds)
     ]
 
 
@@ -121,17 +190,20 @@ Kept = list[tuple[BatchRun, RunResult | None]]
 
 
 def _sorted_out(
-    runs: Sequence[BatchRun], *, events: bool, overwrite: bool
+    runs: Sequence[BatchRun], *, events: bool, overwrite: bool, resume: bool
 ) -> tuple[Kept, list[BatchRun]]:
     """All runs with the results that are there already, and the runs that are left."""
-    kept: Kept = [
-        (run, None if overwrite else found_again(run, events=events, say=_warn)) for run in runs
-    ]
-    left = [run for run, result in kept if result is None]
-    for run in left:
-        if run.out is not None:
-            with locked(run.out):  # a `fedast run`, or a worker whose comparison was killed
-                claim_folder(run.out, overwrite=True)
+
+    def found(run: BatchRun) -> RunResult | None:
+        if overwrite:
+            return None
+        return found_again(run, events=events, any_version=resume, say=_warn)
+
+    kept: Kept = [(run, found(run)) for run in runs]
+    left = [made_ready(run, events=events, resume=resume) for run, result in kept if result is None]
+    going_on = sum(run.resume for run in left)
+    if going_on:
+        _warn(f"{going_on} of the interrupted runs go on from their checkpoints")
     return kept, left
 
 
@@ -256,16 +328,32 @@ def _write_comparison(
     comparison: Comparison,
     runs: Mapping[str, Sequence[RunResult]],
     config: RunConfig,
+    columns: Columns,
 ) -> list[Path]:
     if folder is None:
         return []
-    from fedast.report.figures import SHADED, learning_curves, save
+    from fedast.plot import curves
+    from fedast.reproduce.figures.curves import SHADED
+    from fedast.reproduce.figures.save import save
 
     write_atomically(folder / "comparison.json", json.dumps(comparison.to_json(), indent=2) + "\n")
-    targets = {task.name or task.use: task.target for task in config.tasks}
     seeds = len(next(iter(runs.values())))
     title = (
         f"{len(config.tasks)} models over {config.simulation.clients} clients, "
         f"mean{' and range' if len(runs) <= SHADED else ''} of {seeds} seeds"
     )
-    return save(learning_curves(runs, comparison, targets, title), folder, "curves")
+    made = [
+        Run.of(f"{label}/seed-{result.seed}", folder / label / f"seed-{result.seed}", result)
+        for label, results in runs.items()
+        for result in results
+    ]
+    figure = curves(made, series=_series, columns=columns, title=title)
+    return save(figure, folder, "curves", ("png", "svg"))
+
+
+def _series(run: Run) -> str:
+    """A label that is an algorithm's name, as text writes it; any other as it is."""
+    from fedast.plot.study import algorithm_title
+
+    label = run.name.rpartition("/")[0]
+    return algorithm_title(run) if label == run.algorithm else label

@@ -126,7 +126,7 @@ def _size(count: int) -> str:
 
 def show_one(name: str, options: ImageTask, clients: int, seed: int, out: str | None) -> None:
     from fedast.report import datasets as report
-    from fedast.report.figures import save
+    from fedast.reproduce.figures.save import save
 
     if name == "all":
         raise ConfigError("", "name one dataset to show")

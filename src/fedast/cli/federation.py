@@ -26,6 +26,7 @@ from fedast.cli.processes import Processes, by_hand
 from fedast.cli.tables import result_table
 from fedast.cli.ui import page_for
 from fedast.cli.waiting import Waiting
+from fedast.config.elsewhere import text_for_copy
 from fedast.federation.certificates import federation_of, visible
 from fedast.federation.nats.connection import Credentials, NobodyThere, connect
 from fedast.federation.nats.names import CONTROL_INBOX
@@ -70,14 +71,15 @@ def init(
         if nodes:
             text = text.replace("[federation]\n", f"[federation]\nreplicas = {len(nodes)}\n")
     else:
-        federation = load_resolved(config, ()).federation
+        resolved = load_resolved(config, ())
+        federation = resolved.federation
         if federation.transport.name != Nats.name:
             raise ConfigError("federation.transport", "fedast federation is for NATS only; start "
                               "fedast serve and fedast client yourself")  # fmt: skip
         replicas = federation.replicas
         if nodes and replicas < 3:
             raise ConfigError("federation.replicas", f"is {replicas}; for a cluster set it to 3")
-        text = Path(config).read_text()
+        text = text_for_copy(Path(config), resolved)
     hosts = hosts or ("localhost", "127.0.0.1")
     initialise(layout, clients, hosts=hosts, port=port, config=text, nodes=nodes)
     (layout.root / _ALERTS).write_text(alerts())
@@ -266,7 +268,7 @@ def down(folder: str) -> None:
     click.echo(f"{count} processes ended; `up` continues" if count else "nothing was running that "
                "`up` had started")  # fmt: skip
     for name, pid in by_hand(layout.root).items():
-        click.echo(f"{name} was started by hand and goes on: kill {pid}")
+        click.echo(f"{name} was started by hand and is still running: kill {pid}")
 
 
 def status(folder: str, as_json: bool) -> None:

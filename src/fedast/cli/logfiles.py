@@ -49,7 +49,7 @@ def log_to(file: Path | None, *, terminal: bool) -> None:
 
 
 def log_everything_to(file: Path) -> None:
-    """Log to a file alone, with whatever else this process prints: it has no terminal."""
+    """Log to a file only, including whatever else this process prints: it has no terminal."""
     file.parent.mkdir(parents=True, exist_ok=True)
     log_to(file, terminal=False)
     sys.stdout = _Printed(logging.getLogger("stdout"), logging.INFO)
@@ -94,8 +94,8 @@ class _Printed(io.TextIOBase):
 
 
 def log_files(layout: Layout) -> dict[str, list[Path]]:
-    """Whose logs there are, and in which files. (``.out`` has what a process said before it could
-    log, if it came to that.)"""
+    """Whose logs there are, and in which files. (``.out`` has what a process printed before it
+    could log, if anything.)"""
     found: dict[str, list[Path]] = {}
     for path in [*sorted(layout.logs.glob("*.log")), *layout.logs.glob("*.out")]:
         found.setdefault(path.stem, []).append(path)
@@ -115,16 +115,20 @@ def show(layout: Layout, name: str | None, lines: int, follow: bool) -> None:
     if not names and not follow:
         click.echo(f"{layout.logs}: there are no logs yet; start it: fedast federation up")
     open_files: dict[Path, tuple[str, TextIO]] = {}
-    for whose, paths in sorted(names.items()):
-        for path in paths if name in (None, whose) else []:
-            file = path.open(encoding="utf-8", errors="replace")
-            for line in deque(file, maxlen=lines):
+    try:
+        for whose, paths in sorted(names.items()):
+            for path in paths if name in (None, whose) else []:
+                file = path.open(encoding="utf-8", errors="replace")
+                open_files[path] = whose, file
+                for line in deque(file, maxlen=lines):
+                    click.echo(f"{whose}: {readable(line)}")
+        while follow:
+            for whose, line in _news(layout, name, open_files):
                 click.echo(f"{whose}: {readable(line)}")
-            open_files[path] = whose, file
-    while follow:
-        for whose, line in _news(layout, name, open_files):
-            click.echo(f"{whose}: {readable(line)}")
-        time.sleep(_POLL)
+            time.sleep(_POLL)
+    finally:
+        for _, opened in open_files.values():
+            opened.close()
 
 
 def _news(

@@ -18,12 +18,13 @@ from fedast.cli.commands.report import report
 from fedast.cli.commands.reproduce import reproduce
 from fedast.cli.commands.run import run
 from fedast.cli.commands.serve import serve
+from fedast.cli.commands.sweep import sweep
 from fedast.cli.commands.theory import theory
 from fedast.cli.commands.ui import ui
 from fedast.cli.commands.validate import validate
 
 _COMMANDS: tuple[click.Command, ...] = (
-    demo, run, compare, ui, validate, catalogue, theory, bench,
+    demo, run, compare, sweep, ui, validate, catalogue, theory, bench,
     reproduce, report, export, data,
     federation, serve, client, ctl,
 )  # fmt: skip

@@ -46,6 +46,13 @@ def json_option(text: str = "Print the result as JSON only.") -> Decorator:
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
+def columns_option() -> Decorator:
+    return click.option(
+        "--columns", default=2, show_default=True, type=click.IntRange(1, 2),
+        help="Columns of a paper that a figure is as wide as.",
+    )  # fmt: skip
+
+
 def offline_option() -> Decorator:
     return click.option("--offline", is_flag=True, help="Refuse to fetch data that is not cached.")
 

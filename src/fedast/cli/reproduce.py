@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -24,7 +24,7 @@ from fedast.records.run import RunResult
 from fedast.reproduce.collect import collect, studies_with_runs
 from fedast.reproduce.jobs import Job, check_only, jobs_of, run_jobs
 from fedast.reproduce.load import find_studies, studies
-from fedast.reproduce.results import StudyResults
+from fedast.reproduce.results import Columns, StudyResults
 from fedast.reproduce.store import Manifest, prepare_results, read_manifest, stored_runs
 from fedast.reproduce.study import Scale, Study
 from fedast.run.batch import Interrupted, default_jobs
@@ -186,7 +186,13 @@ def _span(seconds: float) -> str:
 
 
 def report(
-    folder: str, names: Sequence[str], *, update: Sequence[str], page: bool, as_json: bool
+    folder: str,
+    names: Sequence[str],
+    *,
+    update: Sequence[str],
+    page: bool,
+    columns: Columns,
+    as_json: bool,
 ) -> None:
     from fedast.parts.registry import make_importable
     from fedast.reproduce.figures.save import draw_figures, save_figures
@@ -200,7 +206,10 @@ def report(
     wanted = find_studies(names) if names else studies_with_runs(place, kind.scale, kind.settings)
     # A study's own figures are found beside its file.
     make_importable([str(Path(s.source).parent) for s in wanted if s.source.endswith(".toml")])
-    chosen = list(collect(wanted, place, kind.scale, kind.settings))
+    chosen = [
+        replace(results, columns=columns)
+        for results in collect(wanted, place, kind.scale, kind.settings)
+    ]
     if as_json:
         table = [
             {"experiment": results.name, **asdict(row)}

@@ -65,18 +65,26 @@ def saturation_warnings(results: Sequence[RunResult], where: str = "") -> list[s
     return lines
 
 
-def comparison_table(comparison: Comparison) -> Table:
+def comparison_tables(comparison: Comparison) -> list[Table]:
+    """Times to target; where a target was held, also the times at which they were."""
+    both = (False, True) if comparison.held else (False,)
+    return [_comparison_table(comparison, held=held) for held in both]
+
+
+def _comparison_table(comparison: Comparison, *, held: bool) -> Table:
     columns = (*comparison.tasks, ALL_TASKS)
+    when = "until the target is held (mean of five evaluations)" if held else "to target"
     table = new_table(
-        "Simulated time to target, mean ± standard deviation over seeds",
+        f"Simulated time {when}, mean ± standard deviation over seeds",
         ("algorithm", *columns, "gain"),
-        f"gain: of the time to all targets, over {comparison.baseline}",
+        f"gain: of the time {'to hold' if held else 'to'} all targets, over {comparison.baseline}",
     )
     for label in comparison.labels:
-        gain = comparison.gain(label)
+        gain = comparison.gain(label, held=held)
+        row = (comparison.held if held else comparison.times)[label]
         table.add_row(
             label,
-            *(summary(comparison.times[label][task]) for task in columns),
+            *(summary(row[task]) for task in columns),
             "–" if gain is None else f"{100 * gain:.1f} %",
         )
     return table

@@ -17,7 +17,7 @@ _QUICK, _SLOW, _LONG = 2.0, 30.0, 30.0
 
 @final
 class Waiting:
-    """Call it with what is being waited for, and with "" when there is nothing any more. Nobody
+    """Call it with what is being waited for, and with "" when the waiting is over. Nobody
     need look at a screen on which nothing happens. Use as a context."""
 
     def __init__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fedast.algorithms.async_progress import least_requests
 from fedast.algorithms.centralized import Centralized
 from fedast.algorithms.fedast import FedASTDynamic
 from fedast.algorithms.fedast_plus import FedASTPlus
@@ -14,15 +15,15 @@ from fedast.algorithms.sequential_fedavg import SequentialFedAvg
 from fedast.algorithms.sync_bayes_st import SyncBayesST
 from fedast.algorithms.sync_st import SyncST
 from fedast.algorithms.sync_ucb_st import SyncUCBST
-from fedast.algorithms.task_state import least_requests
-from fedast.config.plan import Outline, plan
+from fedast.config.plan import plan
 from fedast.config.schema import Simulation
 from fedast.core.protocol import TaskSpec
 from fedast.sim.availability import ActiveCap, Bernoulli
+from fedast.tasks.task import Task
 
 
 def cautions(
-    tasks: Sequence[Outline], algorithm: AlgorithmOptions, simulation: Simulation
+    tasks: Sequence[Task], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> list[tuple[str, str]]:
     """Keys and what to know about them."""
     if isinstance(algorithm, FedASTDynamic):
@@ -35,7 +36,7 @@ def cautions(
     return _waits_for_all(tasks, algorithm, simulation)
 
 
-def _cannot_move(tasks: Sequence[Outline], specs: Sequence[TaskSpec]) -> list[tuple[str, str]]:
+def _cannot_move(tasks: Sequence[Task], specs: Sequence[TaskSpec]) -> list[tuple[str, str]]:
     """Realloc leaves every task R/b requests; together these may be all there are."""
     least, total = sum(map(least_requests, specs)), _in_all(tasks, specs)
     if len(tasks) == 1 or least < total:
@@ -50,7 +51,7 @@ def _cannot_move(tasks: Sequence[Outline], specs: Sequence[TaskSpec]) -> list[tu
     ]
 
 
-def _in_all(tasks: Sequence[Outline], specs: Sequence[TaskSpec]) -> int:
+def _in_all(tasks: Sequence[Task], specs: Sequence[TaskSpec]) -> int:
     """The requests of all tasks; a task that joins later takes its requests from these."""
     return sum(
         spec.active_requests
@@ -73,7 +74,7 @@ def _more_than_clients(name: str, total: int, most: int) -> list[tuple[str, str]
 
 
 def _waits_for_all(
-    tasks: Sequence[Outline], algorithm: SyncOptions, simulation: Simulation
+    tasks: Sequence[Task], algorithm: SyncOptions, simulation: Simulation
 ) -> list[tuple[str, str]]:
     """With k clients or fewer in a round, waiting for the first k updates is waiting for all."""
     k = algorithm.first_k
@@ -95,7 +96,7 @@ def _waits_for_all(
 
 
 def clients_per_round(
-    tasks: Sequence[Outline], algorithm: SyncOptions, simulation: Simulation
+    tasks: Sequence[Task], algorithm: SyncOptions, simulation: Simulation
 ) -> list[float]:
     """Clients per task and round while all tasks train: the fewest, or the expected number."""
     count = simulation.availability.clients_per_round(simulation.clients)

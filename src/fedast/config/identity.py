@@ -15,11 +15,11 @@ from fedast.config.schema import RunConfig
 from fedast.parts.errors import ConfigError
 
 _ELSEWHERE = {"federation", "algorithms", "observers", "path"}
-"""What a run does not follow from."""
+"""What does not affect a run."""
 _FILES = ("delay", "availability")
 """Parts of the simulation that may name a file."""
 _NAMED = 3
-"""So many differences are named."""
+"""How many differences a message names."""
 
 
 def identity(config: RunConfig) -> str:
@@ -34,9 +34,8 @@ def identity(config: RunConfig) -> str:
 
 
 def describe(config: RunConfig) -> dict[str, Any]:
-    """Everything that a run follows from, to be kept beside what it left.
-
-    Files count by what is in them, wherever they are.
+    """Everything that determines a run, to be kept with its results. Files count by their content,
+    wherever they are.
     """
     table = config.model_dump(mode="json", exclude=_ELSEWHERE)
     for section, field, path in input_files(config):
@@ -70,17 +69,17 @@ def said(config: RunConfig) -> dict[str, Any]:
 
 
 def said_otherwise(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Where what is said now is not what was said before; the way it is computed may change."""
+    """Where a configuration says something else than before; how it is computed may change."""
     with suppress(ConfigError):  # it may say something that there is not any more
         before = said(parse(before))  # under today's names
     return [text for text in _compare(before, now, "") if not text.startswith("compute")]
 
 
 def differences(kept: Mapping[str, Any], config: RunConfig, folder: Path) -> list[str]:
-    """Where ``config`` is not what ``describe`` gave earlier, key by key.
+    """Where ``config`` differs from what ``describe`` gave earlier, key by key.
 
-    What an older version wrote is read as a configuration of today, so that a key that has got
-    another name, or that was not there yet, makes no difference.
+    What an older version wrote is read as a configuration of today, so that keys that were renamed
+    or added since make no difference.
     """
     mine = describe(config)
     if kept == mine:
@@ -89,8 +88,8 @@ def differences(kept: Mapping[str, Any], config: RunConfig, folder: Path) -> lis
 
 
 def as_begun(kept: Mapping[str, Any], config: RunConfig, folder: Path) -> RunConfig:
-    """The configuration of which ``describe`` gave this; what a run does not follow from is as in
-    ``config``. ``ConfigError`` or ``OSError`` if it is no configuration of today."""
+    """The configuration that ``describe`` described; what does not affect a run is as in
+    ``config``. ``ConfigError`` or ``OSError`` if it is not a valid configuration today."""
     table = json.loads(json.dumps(kept))
     for section in _FILES:
         options = table.get("simulation", {}).get(section, {})

@@ -99,8 +99,8 @@ def apply_settings(
 ) -> None:
     """Apply settings and choose the algorithm, with its own table if there is one.
 
-    Three places speak about the algorithm that runs. What ``algorithms.NAME`` says holds whenever
-    NAME runs, and a setting of ``algorithm`` is about whichever does, so it comes last.
+    The algorithm's options come from three places. ``algorithms.NAME`` applies whenever NAME runs,
+    and a setting of ``algorithm`` to whichever algorithm runs, so it comes last.
     """
     _algorithm_as_table(table)
     running = algorithm or _chosen(settings) or _name(table)
@@ -227,7 +227,7 @@ def _part_keys() -> frozenset[str]:
 
 
 def _outdo(table: Any, path: list[str]) -> None:
-    """A setting holds against the same option under its other name, beside its part or in it."""
+    """A setting overrides the same option under its other name, beside its part or in it."""
     *parents, key = path
     if key in FOLDED:
         part, inside = FOLDED[key]

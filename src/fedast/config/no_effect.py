@@ -1,9 +1,9 @@
 """Keys of a configuration that have no effect in this run, and why.
 
-Every key is of use somewhere, and a file may serve several commands and algorithms, so a key that
-has no effect is not an error, but the user should know. A note names a key whose value is not the
-default and cannot change this run. A test tries every key of every section and compares the notes
-with what runs really do (``tests/config/test_no_effect.py``).
+Every key has a use somewhere, and one file may be used with several commands and algorithms, so a
+key without effect is not an error, but the user should know. A note names a key whose value is not
+the default and cannot change this run. A test tries every key of every section and compares the
+notes with what runs really do (``tests/config/test_no_effect.py``).
 
 A resolved configuration writes out what follows from other keys. Such a key is not noted while it
 says what would follow without it: ``ratio = 8`` beside buffers of requests / 8.
@@ -35,36 +35,30 @@ from fedast.algorithms.sync_st import SyncST
 from fedast.config.cautions import cautions
 from fedast.config.load import names_own_code
 from fedast.config.notes import Note
-from fedast.config.plan import Outline, plan
+from fedast.config.plan import plan
 from fedast.config.resolve import defaults_of, options_of, settings_of
 from fedast.config.schema import RunConfig, Simulation, TaskConfig, TrainingOverrides
 from fedast.core.protocol import TaskSpec
 from fedast.parts.errors import ConfigError
 from fedast.sim.availability import ActiveCap, Bernoulli
 from fedast.tasks.embedded import Synthetic
-from fedast.tasks.options import TASKS, TaskSettings
-from fedast.tasks.task import Allocation
+from fedast.tasks.options import TASKS
+from fedast.tasks.task import Allocation, Task
 from fedast.training.options import TrainerOptions
 
 
 def notes_of(config: RunConfig) -> list[Note]:
     """Notes on a configuration as it was given, not resolved: that fills in what was left out."""
-    defaults = [defaults_of(task, config) for task in config.tasks]
-    tasks = [
-        settings_of(task, usual, config.algorithm)
-        for task, usual in zip(config.tasks, defaults, strict=True)
-    ]
+    tasks = [settings_of(task, config) for task in config.tasks]
     found = notes(tasks, config.algorithm, config.simulation)
-    for task, usual, decided in zip(config.tasks, defaults, tasks, strict=True):
-        found += [Note(key, why, decided.name) for key, why in _in_file(task, usual, config)]
+    for task, decided in zip(config.tasks, tasks, strict=True):
+        found += [Note(key, why, decided.name) for key, why in _in_file(task, config)]
     return found + [Note(key, why) for key, why in _elsewhere(config)]
 
 
-def notes(
-    tasks: Sequence[Outline], algorithm: AlgorithmOptions, simulation: Simulation
-) -> list[Note]:
+def notes(tasks: Sequence[Task], algorithm: AlgorithmOptions, simulation: Simulation) -> list[Note]:
     """Notes on tasks, algorithm and simulation, without what only a file can say."""
-    settings = [_settings(task) for task in tasks]
+    settings = [task.settings() for task in tasks]
     found = [
         Note(f"algorithm.{key}", why)
         for key, why in [
@@ -95,23 +89,11 @@ def _given(section: BaseModel, key: str) -> bool:
     return bool(getattr(section, key) != type(section).model_fields[key].default)
 
 
-def _settings(task: Outline) -> TaskSettings:
-    """A task without its data, cheap to copy with changes."""
-    return TaskSettings(
-        name=task.name,
-        metric=task.metric,
-        training=task.training,
-        goal=task.goal,
-        allocation=task.allocation,
-        server=task.server,
-    )
-
-
 # --- the algorithm --------------------------------------------------------------------------------
 
 
 def _in_algorithm(
-    tasks: Sequence[TaskSettings], algorithm: AlgorithmOptions, simulation: Simulation
+    tasks: Sequence[Task], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> Reasons:
     if isinstance(algorithm, BufferedOptions | SyncST):
         selection = algorithm.selection
@@ -152,7 +134,7 @@ def _in_algorithm(
             yield "stragglers", "no round has more clients than first_k, so it waits for everyone"
 
 
-def _cancels(tasks: Sequence[TaskSettings], simulation: Simulation) -> bool:
+def _cancels(tasks: Sequence[Task], simulation: Simulation) -> bool:
     """Whether a task may end, and its requests be cancelled, while another trains."""
     ends = any(
         _cut_short(task)
@@ -163,17 +145,17 @@ def _cancels(tasks: Sequence[TaskSettings], simulation: Simulation) -> bool:
     return len(tasks) > 1 and ends
 
 
-def _cut_short(task: TaskSettings) -> bool:
+def _cut_short(task: Task) -> bool:
     return task.goal.leave_time is not None or task.goal.max_time is not None
 
 
 def _overridden(
-    tasks: Sequence[TaskSettings], algorithm: AlgorithmOptions, simulation: Simulation
+    tasks: Sequence[Task], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> Reasons:
     """Options for tasks that do not set their own, where all do, and to something else."""
     specs = _plan(tasks, algorithm, simulation)
 
-    def disagrees(stripped: Sequence[TaskSettings]) -> bool:
+    def disagrees(stripped: Sequence[Task]) -> bool:
         return list(stripped) == list(tasks) or _plan(stripped, algorithm, simulation) != specs
 
     def every(key: str) -> str:
@@ -213,13 +195,13 @@ def _overridden(
         yield "initial", "the tasks that it is for have equal shares"
 
 
-def _own_evaluations(task: TaskSettings, algorithm: AlgorithmOptions) -> bool:
+def _own_evaluations(task: Task, algorithm: AlgorithmOptions) -> bool:
     hint = None if algorithm.synchronous else task.goal.evaluate_hint
     return (task.goal.evaluate_every or hint) is not None
 
 
 def _plan(
-    tasks: Sequence[TaskSettings], algorithm: AlgorithmOptions, simulation: Simulation
+    tasks: Sequence[Task], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> list[TaskSpec] | None:
     try:
         return plan(tasks, algorithm, simulation)
@@ -247,9 +229,7 @@ def _in_simulation(algorithm: AlgorithmOptions, simulation: Simulation) -> Reaso
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-def _in_allocation(
-    task: TaskSettings, tasks: Sequence[TaskSettings], algorithm: AlgorithmOptions
-) -> Reasons:
+def _in_allocation(task: Task, tasks: Sequence[Task], algorithm: AlgorithmOptions) -> Reasons:
     given = task.allocation
     if algorithm.synchronous:
         why = f"it is for asynchronous algorithms, and {algorithm.name} trains in rounds"
@@ -265,9 +245,7 @@ def _in_allocation(
             yield "share", why_not
 
 
-def _no_share(
-    task: TaskSettings, tasks: Sequence[TaskSettings], algorithm: AlgorithmOptions
-) -> str | None:
+def _no_share(task: Task, tasks: Sequence[Task], algorithm: AlgorithmOptions) -> str | None:
     """Why a task's share does not matter, if it does not."""
     if len(tasks) == 1:
         return "there is one task"
@@ -288,7 +266,7 @@ def _no_share(
             return f'{algorithm.name} uses it only with initial = "shares"{or_so}'
 
 
-def _in_goal(task: TaskSettings, simulation: Simulation) -> Reasons:
+def _in_goal(task: Task, simulation: Simulation) -> Reasons:
     goal, last = task.goal, simulation.max_time
     if goal.max_time is not None and last is not None and goal.max_time > last:
         yield "max_time", f"simulation.max_time is earlier, {last:g}"
@@ -297,7 +275,7 @@ def _in_goal(task: TaskSettings, simulation: Simulation) -> Reasons:
         yield "leave_time", f"its time limit is earlier, {min(limits):g}"
 
 
-def _in_server(task: TaskSettings, algorithm: AlgorithmOptions) -> Reasons:
+def _in_server(task: Task, algorithm: AlgorithmOptions) -> Reasons:
     side = task.server
     if side.aggregator.clip == "median" and _one_update(algorithm):
         yield "aggregator.clip", "a round has one update, which is its own median"
@@ -327,16 +305,18 @@ def _one_update(algorithm: AlgorithmOptions) -> bool:
     return algorithm.updates_per_round(1) == 1
 
 
-def _in_file(task: TaskConfig, defaults: TaskSettings, config: RunConfig) -> Reasons:
+def _in_file(task: TaskConfig, config: RunConfig) -> Reasons:
     """What only a configuration can say of a task."""
+    options, defaults = options_of(task, config), defaults_of(task, config)
     costs = (None, defaults.step_cost)
     if not config.simulation.delay.uses_step_cost and task.step_cost not in costs:
-        yield "step_cost", "measured work times are taken as they are"
+        yield "step_cost", "measured work times are used unchanged"
     if _given(task, "level"):
+        targets = options.targets_by_level(defaults)
         if task.target is None:
-            if not defaults.targets:
+            if not targets:
                 yield "level", "the task has no targets; set target"
-        elif defaults.targets.get(task.level) != task.target:
+        elif targets.get(task.level) != task.target:
             yield "level", "target is set"
     for key in TrainingOverrides.model_fields if task.sync is not None else ():
         if getattr(task.sync, key) is None:
@@ -348,9 +328,8 @@ def _in_file(task: TaskConfig, defaults: TaskSettings, config: RunConfig) -> Rea
             )
         elif getattr(task, key) is not None:
             yield key, f"sync.{key} is set, for algorithms such as {config.algorithm.name}"
-    options = options_of(task, config)
     if isinstance(options, Synthetic) and _given(options, "alpha"):
-        yield "options.alpha", "LEAF's definition moves the scores of all classes alike by it"
+        yield "options.alpha", "in LEAF's definition it shifts the scores of all classes alike"
 
 
 # --- the rest of a file ---------------------------------------------------------------------------

@@ -4,43 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
 
 from fedast.aggregation.server_optimizers import ADAPTIVE_LR
-from fedast.aggregation.settings import ServerSide
 from fedast.algorithms.options import AlgorithmOptions, AsyncOptions
 from fedast.config.schema import Simulation
 from fedast.core.apportion import largest_remainder
 from fedast.core.protocol import TaskSpec
 from fedast.parts.errors import ConfigError
 from fedast.records.run import ALL_TASKS
-from fedast.tasks.metrics import Accuracy, MetricOptions
-from fedast.tasks.task import Allocation, Goal, Training
+from fedast.tasks.metrics import Accuracy
+from fedast.tasks.task import Task
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,59}")
 
 
-class Outline(Protocol):
-    """What planning needs of a task; a ``Task`` is one."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def metric(self) -> MetricOptions: ...
-    @property
-    def training(self) -> Training: ...
-    @property
-    def goal(self) -> Goal: ...
-    @property
-    def allocation(self) -> Allocation: ...
-    @property
-    def server(self) -> ServerSide: ...
-
-
 def plan(
-    tasks: Sequence[Outline], algorithm: AlgorithmOptions, simulation: Simulation
+    tasks: Sequence[Task], algorithm: AlgorithmOptions, simulation: Simulation
 ) -> list[TaskSpec]:
-    """Check what tasks ask for against each other and fill in the rest."""
+    """Check what tasks ask for against each other and fill in the rest. It needs no data."""
     _check(tasks, simulation)
     algorithm.check(active_cap=simulation.active_cap, until=simulation.until)
     requests = [1] * len(tasks)
@@ -69,11 +50,11 @@ def plan(
     ]
 
 
-def _check(tasks: Sequence[Outline], simulation: Simulation) -> None:
+def _check(tasks: Sequence[Task], simulation: Simulation) -> None:
     names = [task.name for task in tasks]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"tasks.{name}.name", "two tasks have this name; give one another")
+            raise ConfigError(f"tasks.{name}.name", "two tasks have this name; rename one of them")
     cap = simulation.active_cap
     if cap is not None and cap > simulation.clients:
         raise ConfigError(
@@ -108,11 +89,11 @@ def _check(tasks: Sequence[Outline], simulation: Simulation) -> None:
                 "simulation.max_time", 'is missing; simulation.until = "time" needs a limit'
             )
     if all(task.goal.join_time > 0 for task in tasks):
-        raise ConfigError("tasks", "at least one task must be there from the start (join_time 0)")
+        raise ConfigError("tasks", "at least one task must start with the run (join_time 0)")
 
 
 def _allocate(
-    tasks: Sequence[Outline], algorithm: AsyncOptions, simulation: Simulation
+    tasks: Sequence[Task], algorithm: AsyncOptions, simulation: Simulation
 ) -> tuple[list[int], list[int]]:
     """R and b of every task. Tasks that join later take their R from those of the start."""
     first = [task for task in tasks if task.goal.join_time == 0]
@@ -126,7 +107,7 @@ def _allocate(
     if all(asked) and sum(filter(None, asked)) != total:
         raise ConfigError(
             "algorithm.requests",
-            f"is {total}, but the tasks ask for {sum(filter(None, asked))}; leave one of both out",
+            f"is {total}, but the tasks ask for {sum(filter(None, asked))}; leave one of them out",
         )
     open_places = [task for task in first if task.allocation.requests is None]
     rest = total - sum(filter(None, asked))
@@ -150,7 +131,8 @@ def _allocate(
         r = task.allocation.requests or shares.get(task.name) or max(1, total // len(tasks))
         if task.goal.join_time > 0 and r > total - len(tasks) + 1:
             raise ConfigError(
-                f"tasks.{task.name}.requests", f"is {r}: too much of the {total} of all; lower it"
+                f"tasks.{task.name}.requests",
+                f"is {r}: too many of all {total}; lower it",
             )
         least = task.server.aggregator.min_updates
         b = task.allocation.buffer or max(least, round(r / algorithm.ratio_for(r)))
@@ -177,13 +159,13 @@ def _total_requests(
     return max(len(asked), usual)
 
 
-def _server_lr(algorithm: AlgorithmOptions, task: Outline) -> float:
+def _server_lr(algorithm: AlgorithmOptions, task: Task) -> float:
     # The algorithm's rate scales updates; an adaptive optimizer's step is the rate itself.
     return ADAPTIVE_LR if task.server.optimizer.adaptive else algorithm.server_lr
 
 
-def _check_aggregators(tasks: Sequence[Outline], updates: Sequence[int | None]) -> None:
-    """An aggregator that cuts nothing off would be the mean by another name."""
+def _check_aggregators(tasks: Sequence[Task], updates: Sequence[int | None]) -> None:
+    """An aggregator that leaves nothing out would be the mean under another name."""
     for task, count in zip(tasks, updates, strict=True):
         how = task.server.aggregator
         if count is not None and count < how.min_updates:

@@ -1,4 +1,4 @@
-"""Configuration keys and values of earlier versions, under the names that they have now.
+"""Configuration keys and values of earlier versions, translated to today's names.
 
 Files of earlier versions are still read: every table goes through ``translated`` before it is
 checked. ``renamed`` says what it found, so that a command can tell its user the new names.
@@ -70,9 +70,8 @@ def translated(table: Mapping[str, Any]) -> Table:
 
 
 def with_current_keys(table: Mapping[str, Any], tell: Tell = lambda old, new: None) -> Table:
-    """The same for keys that only have another name now.
-
-    That is safe for a part of a configuration: what an option was folded into may stand elsewhere.
+    """The same, but only for keys that were simply renamed. That is safe for part of a
+    configuration: the table that an option has moved into may be in another part.
     """
     copy: Table = copied(table)
     _rename_keys(copy, tell)

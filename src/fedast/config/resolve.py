@@ -18,8 +18,8 @@ from fedast.config.schema import RunConfig, Simulation, TaskConfig, TrainingOver
 from fedast.parts.errors import ConfigError
 from fedast.parts.options import Options
 from fedast.parts.registry import make_importable
-from fedast.tasks.options import TASKS, TaskOptions, TaskSettings, build_task
-from fedast.tasks.task import Allocation, Goal, Training
+from fedast.tasks.options import TASKS, TaskOptions, build_task
+from fedast.tasks.task import Allocation, Goal, Task, Training
 
 Named = TypeVar("Named", bound=Options)
 
@@ -32,16 +32,10 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
         places = [str((folder / place).resolve()) for place in config.path or (".",)]
         config = config.model_copy(update={"path": tuple(dict.fromkeys(places))})
     kinds = [options_of(task, config) for task in config.tasks]
-    defaults = [defaults_of(task, config) for task in config.tasks]
-    settings = [
-        settings_of(task, usual, config.algorithm)
-        for task, usual in zip(config.tasks, defaults, strict=True)
-    ]
+    settings = [settings_of(task, config) for task in config.tasks]
     specs = plan(settings, config.algorithm, simulation)
     tasks = []
-    for task, options, usual, decided, spec in zip(
-        config.tasks, kinds, defaults, settings, specs, strict=True
-    ):
+    for task, options, decided, spec in zip(config.tasks, kinds, settings, specs, strict=True):
         training = decided.training.model_dump() | {"server_lr": spec.server_lr}
         asynchronous = not config.algorithm.synchronous
         tasks.append(
@@ -52,7 +46,7 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
                     "options": options.table(),
                     "sync": None,
                     **({} if options.defaults is None else _server_tables(decided.server)),
-                    "step_cost": task.step_cost or usual.step_cost,
+                    "step_cost": decided.step_cost,
                     "requests": spec.active_requests if asynchronous else None,
                     "buffer": spec.buffer_size if asynchronous else None,
                     "target": decided.goal.target,
@@ -93,33 +87,34 @@ def options_of(task: TaskConfig, config: RunConfig) -> TaskOptions:
     return TASKS.find(task.use, f"{key}.use").read(task.options, f"{key}.options")
 
 
-def defaults_of(task: TaskConfig, config: RunConfig) -> TaskSettings:
-    """What the task asks for; one that does not say so is built to find out."""
+def defaults_of(task: TaskConfig, config: RunConfig) -> Task:
+    """The task without its data, before the file changes anything."""
     options = options_of(task, config)
     if options.defaults is not None:
         return replace(options.defaults, name=task.use)
     name = task.name or ("" if ":" in task.use else task.use)
-    return TaskSettings.of(build_task(options, config.simulation.clients, config.seed, name))
+    return build_task(options, config.simulation.clients, config.seed, name).settings()
 
 
-def settings_of(
-    task: TaskConfig, defaults: TaskSettings, algorithm: AlgorithmOptions
-) -> TaskSettings:
-    synchronous = algorithm.synchronous
+def settings_of(task: TaskConfig, config: RunConfig) -> Task:
+    """The task without its data, as the file has it."""
+    options, defaults = options_of(task, config), defaults_of(task, config)
+    synchronous = config.algorithm.synchronous
     name = task.name or defaults.name
-    training = (synchronous and defaults.sync_training) or defaults.training
+    training = (synchronous and options.sync_training) or defaults.training
     training = _override(training, task)
     if synchronous and task.sync is not None:
         training = _override(training, task.sync)
-    target = task.target
-    if target is None and defaults.targets:
-        if task.level not in defaults.targets:
+    target, targets = task.target, options.targets_by_level(defaults)
+    if target is None and targets:
+        if task.level not in targets:
             raise ConfigError(f"tasks.{name}.level", f"it has no {task.level} target; set target")
-        target = defaults.targets[task.level]
+        target = targets[task.level]
     limits = defaults.goal
     return replace(
         defaults,
         name=name,
+        step_cost=task.step_cost or defaults.step_cost,
         training=training,
         goal=Goal(
             target=target,
@@ -135,13 +130,11 @@ def settings_of(
             buffer=task.buffer or defaults.allocation.buffer,
             share=task.share if "share" in task.model_fields_set else defaults.allocation.share,
         ),
-        server=_server_side(task, defaults, algorithm),
+        server=_server_side(task, defaults, config.algorithm),
     )
 
 
-def _server_side(
-    task: TaskConfig, defaults: TaskSettings, algorithm: AlgorithmOptions
-) -> ServerSide:
+def _server_side(task: TaskConfig, defaults: Task, algorithm: AlgorithmOptions) -> ServerSide:
     given = {
         "optimizer": task.server_optimizer,
         "aggregator": task.aggregator,

@@ -57,9 +57,9 @@ class Simulation(Section):
     max_time: float | None = Field(None, gt=0)
     """Simulated time at which every task ends."""
     until: Literal["each", "held", "all", "time"] = "each"
-    """When training ends: of each task at its target; of each task when the mean of its last five
-    evaluations is at its target; of all tasks when the last has reached its own; only at a limit of
-    time or rounds (targets are noted, nothing more)."""
+    """When training ends: each task at its target; each task when the mean of its last five
+    evaluations is at its target (held); all tasks when the last one has reached its target; or only
+    at a limit on time or rounds, with targets merely recorded."""
     loss_rate: float = Field(0.0, ge=0, lt=1)
     """Probability that a request is lost, noticed when its update should have come."""
     delay: Annotated[SerializeAsAny[DelayOptions], Part(DELAYS)] = ShiftedExponential()
@@ -111,7 +111,7 @@ class TaskConfig(TrainingOverrides):
     """How the weights begin: as the model makes them (those of fedast: as PyTorch does by default),
     or by Glorot's or He's rule with biases of zero."""
     sync: TrainingOverrides | None = None
-    """Training settings that hold with synchronous algorithms only."""
+    """Training settings for synchronous algorithms only."""
     step_cost: Positive | None = None
     """Relative work of one local step, for the simulated delays."""
     requests: Count | None = None
@@ -131,13 +131,13 @@ class TaskConfig(TrainingOverrides):
     calibration: Annotated[Calibration | None, _named("use")] = None
     """Cached calibration; default: never."""
     averaging: Annotated[Averaging | None, _named("use")] = None
-    """A running average of the server's models, which is evaluated, published and handed out;
-    default: the algorithm's own (never, but with fedast-plus)."""
+    """A running average of the server's models, which is evaluated and handed out; default: the
+    algorithm's own (never, except with fedast-plus)."""
     rate_control: Annotated[RateControl | None, _named("use")] = None
-    """A factor on the server's steps that follows from how the model moves; default: the
-    algorithm's own (never, but with fedast-plus)."""
+    """A factor on the server's steps that depends on how the model moves; default: the algorithm's
+    own (never, except with fedast-plus)."""
     level: Literal["low", "main", "high"] = "main"
-    """Which of the task's targets holds, if ``target`` is not given."""
+    """Which of the task's targets is used, if ``target`` is not given."""
     target: float | None = None
     max_rounds: Count | None = None
     max_time: Positive | None = None
@@ -170,11 +170,11 @@ class Compute(Section):
     """On a GPU: fp32; tf32 (auto) in all matrix products; fp16 (as many digits, faster) or bf16 in
     the kernels for convolutions and the LSTM, tf32 in the rest."""
     batch_limit: int = Field(256, ge=1, le=4096)
-    """Clients that are trained together at most."""
+    """The most clients that are trained together."""
     workers: int | None = Field(None, ge=1, le=256)
     """Worker processes; default: one per core."""
     threads: int = Field(1, ge=1, le=256)
-    """CPU threads of one run, for serial training and all that is not training."""
+    """CPU threads of one run, for serial training and everything else that is not training."""
 
 
 def _off(given: Any) -> Any:
@@ -187,24 +187,24 @@ class FederationConfig(Section):
     transport: Annotated[TransportOptions, Part(TRANSPORTS), _plain_name] = Nats()
     """What carries the messages."""
     min_clients: int = Field(1, ge=1)
-    """Clients that must be there before it begins."""
+    """Clients that must have joined before training begins."""
     lease: float = Field(30.0, gt=0)
-    """Without a sign of life for so long, a client is gone and its requests go to others."""
+    """A client without a heartbeat for this long counts as gone; its requests go to others."""
     request_timeout: float = Field(600.0, gt=0)
-    """The most that a client that is there has for a request: the longest that a training may
-    take. How long it really has goes by its own pace: eight times as long as its latest answers
-    took, at least ``lease`` + ``redeliver_after``. Then its requests go to others; only a client
-    that never answers is punished."""
+    """The longest that a connected client may take for a request. Usually it has less time, by its
+    own pace: eight times as long as its latest answers took, at least ``lease`` +
+    ``redeliver_after``. After that its requests go to others; only a client that never answers gets
+    a strike."""
     requests_per_client: int | None = Field(4, ge=1)
-    """The most requests that one client is given at a time (asynchronous algorithms); if all have
-    as many, those with the fewest get more."""
+    """The most requests that one client is given at a time, unless all clients have as many
+    (asynchronous algorithms)."""
     redeliver_after: float = Field(30.0, ge=1)
-    """A request that nobody works on is handed out again after so long."""
+    """A request that nobody works on is delivered again after this long."""
     commit_every: float = Field(1.0, ge=0)
-    """Between commits of the server's write-ahead log."""
+    """Time between commits of the server's write-ahead log."""
     snapshot_every: float = Field(10.0, ge=0)
-    """Between snapshots of the server's state, from which a restart goes on; more if they take long
-    to make."""
+    """Time between snapshots of the server's state, from which a restart continues; more if they
+    take long to make."""
     norm_bound: (
         Annotated[float, Field(gt=0)] | Literal["adaptive"] | Annotated[None, BeforeValidator(_off)]
     ) = "adaptive"
@@ -233,7 +233,7 @@ class FederationConfig(Section):
     metrics_port: int | None = Field(None, ge=1, le=65535)
     """The server's port for /metrics (Prometheus), /healthz, /readyz and /status; default: none."""
     metrics_host: str = "127.0.0.1"
-    """The address that it listens on. It has no password: keep it on this machine or behind a
+    """The address for that port. There is no password: keep it on this machine or behind a
     firewall."""
     data: dict[str, str] = Field(default_factory=dict)
     """A client's own data by task: package.module:function of its number, giving inputs and labels.
@@ -245,7 +245,7 @@ class RunConfig(Section):
 
     seed: int = Field(0, ge=0, lt=2**63)
     path: tuple[str, ...] = ()
-    """Folders where modules with your own tasks are; default: the file's own folder."""
+    """Folders with modules of your own parts and tasks; default: the file's own folder."""
     algorithm: Annotated[SerializeAsAny[AlgorithmOptions], Part(ALGORITHMS)] = FedASTDynamic()
     """Who trains what, and when models step (fedast list algorithms)."""
     algorithms: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -254,5 +254,5 @@ class RunConfig(Section):
     compute: Compute = Compute()
     federation: FederationConfig = FederationConfig()
     observers: tuple[Annotated[SerializeAsAny[ObserverOptions], Part(OBSERVERS)], ...] = ()
-    """Who else sees the run go by (fedast list observers)."""
+    """What else watches the run (fedast list observers)."""
     tasks: tuple[TaskConfig, ...] = Field(min_length=1)

@@ -10,6 +10,7 @@ nothing is waiting any more, the first event has been handled, and the driver ma
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from fedast.core.protocol import (
     Algorithm,
@@ -40,9 +41,11 @@ def deliver(
             if isinstance(answer, VariancesMeasured):
                 first = answer
             else:
-                waiting.append(answer)
                 if isinstance(answer, Evaluated):
                     observer.evaluated(now, answer)
+                    if answer.raw is not None:  # of no concern to the algorithm
+                        answer = replace(answer, raw=None)
+                waiting.append(answer)
         if first is not None:
             event = first
         elif waiting:

@@ -34,6 +34,8 @@ def _mean(values: list[float]) -> float:
 
 @final
 class Progress:
+    """How far one task is: what an algorithm remembers of it between events."""
+
     __slots__ = ("asked", "closing", "finished", "judged", "latest", "round", "spec")
 
     def __init__(self, spec: TaskSpec) -> None:
@@ -106,7 +108,7 @@ class Progress:
     def status(
         self, in_flight: int, *, active_requests: int, buffer_size: int = 1, buffered: int = 0
     ) -> TaskStatus:
-        """A snapshot for people to watch."""
+        """Where the task stands, for the live table and for monitoring."""
         return TaskStatus(
             name=self.spec.name,
             round=self.round,

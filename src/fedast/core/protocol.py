@@ -145,6 +145,9 @@ class Evaluated:
     round: Version
     metric: float
     loss: float
+    raw: tuple[float, float] | None = None
+    """Metric and loss of the newest model, where an average of the models was evaluated: for
+    observers, algorithms never get it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +166,8 @@ class TaskAdded:
 
 @dataclass(frozen=True, slots=True)
 class TasksStopped:
-    """Tasks end from outside: their time is up, or they were removed or interrupted, or the run
-    was to go on until all had reached their targets, and they have."""
+    """Tasks end from outside: their time is up, or they were removed or interrupted, or all tasks
+    have reached their targets in a run that was to last until then."""
 
     tasks: tuple[TaskName, ...]
     reason: StopReason
@@ -317,7 +320,7 @@ class Pool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """A snapshot of one task, for people to watch."""
+    """Where a running task stands, for the live table and for monitoring."""
 
     name: TaskName
     round: int
@@ -329,7 +332,7 @@ class TaskStatus:
 
 
 class Algorithm(Protocol):
-    """What every algorithm is to a driver."""
+    """What a driver needs of an algorithm."""
 
     @property
     def variance_window(self) -> int:
@@ -350,7 +353,7 @@ class Algorithm(Protocol):
 
 
 class Observer(Protocol):
-    """Sees a run go by: every command as it is carried out, and what only a driver knows."""
+    """Watches a run: every command as it is carried out, and what only a driver knows."""
 
     def commanded(self, now: float, command: Command) -> None: ...
 

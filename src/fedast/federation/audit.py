@@ -1,9 +1,9 @@
-"""The audit trail: which commands were given to a federation, by whom, and what became of them.
+"""The audit trail: which commands were given to a federation, by whom, and with what result.
 
 A file of JSON lines beside the records. It is only ever appended to: by the server for commands
-that come over the network, by ``fedast federation`` for what is done on the spot (``admit``,
-``renew``, ``backup`` and so on). A line is on disk before its command is answered. Questions for
-the status are not recorded, unless they are refused.
+that come over the network, by ``fedast federation`` for commands run on this machine (``admit``,
+``renew``, ``backup`` and so on). A line is on disk before its command is answered. Status queries
+are not recorded, unless they are refused.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import final
 
 AUDIT = "audit.jsonl"
 _LONGEST = 1000
-"""Of a text in a line: nobody can fill the disk with one."""
+"""Longest text in a line, so that nobody can fill the disk with one."""
 
 
 @final
 class AuditTrail:
     def __init__(self, folder: Path) -> None:
-        """``folder``: that of the records; it is made if need be."""
+        """``folder``: that of the records; it is created if necessary."""
         self.path = folder / AUDIT
 
     def write(self, who: str, command: str, argument: str, answer: str) -> None:
@@ -51,7 +51,7 @@ class AuditTrail:
 
 
 def shell_user() -> str:
-    """Who gives commands on the spot; the authority's key and the files are theirs to use."""
+    """Who runs commands on this machine: whoever may use the authority's key and the files."""
     try:
         return f"shell: {getpass.getuser()}"
     except (KeyError, OSError):  # a user id without a name, as in a container

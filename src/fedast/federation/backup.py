@@ -3,7 +3,7 @@
 A backup is a tar file with the keys, the register, the configuration and the server's write-ahead
 log at a commit. It can be made while the server runs: checkpoints are never changed once they are
 written, so they are held by hard links first; entries of the log that were written after the last
-of them are cut off. What NATS stores is not in it: a server makes queues and models again from its
+of them are cut off. What NATS stores is not in it: a server recreates queues and models from its
 log.
 """
 
@@ -31,7 +31,7 @@ _ABOUT = "backup.json"
 _FORMAT = 1
 _ATTEMPTS = 5
 _LARGEST = 10 * 2**20
-"""Of files in the federation's own folder, such as modules with tasks: data sets are not copied."""
+"""Largest file of the federation's own folder that is copied: modules with tasks, not data sets."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WARN = datetime.timedelta(days=30)
-"""So long before a certificate expires, everybody who can see it begins to warn."""
+"""How long before a certificate expires everybody who can see it begins to warn."""
 _AUTHORITY, _NATS = "authority", "nats"
 
 

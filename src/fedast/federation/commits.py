@@ -101,14 +101,14 @@ class Committer:
             await self._transport.retire(self._retired.pop())
 
     async def commit_at_last(self, stopping: Callable[[], bool]) -> None:
-        """Commit, however long it takes until the disk takes it, unless the server stops."""
+        """Commit, and retry until the disk accepts it, unless the server stops."""
         await self.commit(force=True)
         while self._wal.dirty and not stopping():
             await asyncio.sleep(_RETRY_AFTER)
             await self.commit(force=True)
 
     def _freeze(self) -> tuple[bytes, Mark] | None:
-        """A snapshot and how far the records are; None if there cannot be one."""
+        """A snapshot and how far the records have been written; None if none can be made."""
         events = self._events.mark()
         if self._plane is None or events is None:
             return None

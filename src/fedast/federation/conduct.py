@@ -1,18 +1,19 @@
 """How clients behave, and what follows: strikes, rests and quarantine, always with a reason.
 
-- What cannot be used of its own fault (``strike``), and trainings that it fails (``failed``), lead
+- What cannot be used through its own fault (``strike``), and trainings that fail (``failed``), lead
   to quarantine by the rules of ``membership``. The reasons are in the write-ahead log, in the
   status, and in ``quarantine.jsonl`` beside the records.
-- A failure that is nobody's fault (``excused``) is free now and then. Who reports them one after
-  another is given nothing for a while, twice as long each time; if others could do what it says
-  cannot be done, it counts as failed.
-- Useless messages (``useless``) are free within an allowance. Who exceeds it is not listened to for
-  a while: its requests go to others, what it sends is thrown away unread, and it has a strike.
+- An occasional failure that is nobody's fault (``excused``) has no consequence. A client that
+  reports several in a row gets no requests for a while, twice as long each time; if others could do
+  what it says cannot be done, it counts as failed.
+- Useless messages (``useless``) have no consequence within an allowance. A client that exceeds it
+  is ignored for a while: its requests go to others, what it sends is discarded unread, and it gets
+  a strike.
 
-What NATS can do about it: it has no rates, and only its system account may close a connection. But
-every client has a subject of its own for uploads, and purging that subject is one call however many
-messages there are (``transport.Discards``). So a flood costs the server the few hundred messages
-that it takes to notice it, and then a call now and then.
+What NATS can do about it: it cannot limit rates, and only its system account may close a
+connection. But every client has a subject of its own for uploads, and purging that subject is one
+call however many messages there are (``transport.Discards``). So a flood costs the server the few
+hundred messages that it takes to notice it, and then a call now and then.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Conduct:
         self._useless = Allowance(_USELESS_AT_ONCE, _USELESS_PER_SECOND)
         self._hellos = Allowance(_HELLOS_AT_ONCE, _HELLOS_PER_SECOND)
         self._muted: dict[ClientId, float] = {}
-        """Until when clients that flooded are not listened to."""
+        """Until when clients that flooded are ignored."""
         self._floods: Counter[ClientId] = Counter()
         self._excuses: Counter[ClientId] = Counter()
         """Since the client's last good update."""
@@ -88,7 +89,7 @@ class Conduct:
     # --- useless messages -------------------------------------------------------------------------
 
     def listens_to(self, client: ClientId) -> bool:
-        """Whether what it uploads is looked at; else that it came is counted."""
+        """Whether what it uploads is read; otherwise it is only counted."""
         if client in self._state.membership.quarantined:
             self._ignored.count(client, "quarantined")
             return False
@@ -102,7 +103,7 @@ class Conduct:
         return False
 
     def hears_hello(self, client: ClientId) -> bool:
-        """Whether a heartbeat is looked at; one of very many is only a sign of life."""
+        """Whether a heartbeat is read; if there are very many, it is only a sign of life."""
         if client in self._state.membership.quarantined:
             return False
         if self._hellos.take(client, self._recorder.now):
@@ -159,8 +160,8 @@ class Conduct:
         await self._quarantine(client)
 
     async def _timed_out(self, late: Overdue) -> None:
-        """It loses its requests. That alone is no offence: it may be slow. But one that never
-        answers, while others do, gets strikes in the end."""
+        """It loses its requests. That alone is not held against it: it may be slow. But one that
+        never answers, while others do, gets strikes in the end."""
         why = f"no answer to request {late.request} in {late.allowed:.0f} s"
         log.warning("client %d: %s; its requests go to others", late.client, why)
         await self._rest(late.client, late.allowed, why)

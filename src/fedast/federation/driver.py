@@ -47,9 +47,9 @@ from fedast.learner.protocol import Learner
 
 @final
 class LivePool:
-    """The clients that are here now. While paused, no client can be drawn.
+    """The clients that are connected now. While paused, no client can be drawn.
 
-    ``limit`` requests at most are given to one client: else one that never answers would in time
+    One client is given at most ``limit`` requests: otherwise one that never answers would in time
     hold all of them. A draw that falls on a client with enough is repeated among the others. If
     everybody has enough, one of those that hold the fewest is drawn: the number of requests in
     flight is the algorithm's to decide. A client that rests is given nothing; afterwards it is on
@@ -60,7 +60,8 @@ class LivePool:
         self._cap = cap
         self._here: list[ClientId] = []
         self._first: Counter[ClientId] = Counter()
-        """Draws while nobody held anything: an initial send does not say what it has given out."""
+        """Requests drawn while nobody held any: an initial dispatch does not say what it has given
+        out."""
         self.paused = False
         self.limit = limit
         self.resting: set[ClientId] = set()
@@ -178,7 +179,7 @@ class Driver:
         roll_backs: RollBacks | None = None,
     ) -> None:
         """``ask_clients``: clients evaluate models, not the learner. ``roll_backs``: what to do
-        about a model that goes bad; by default nothing."""
+        about bad models; by default nothing."""
         self._algorithm = algorithm
         self._learner = learner
         self._observer = observer
@@ -218,8 +219,8 @@ class Driver:
         return effects
 
     def answered(self, send: Send, now: float, *, valid: bool, clients: int) -> list[Effect]:
-        """A request was answered, by an update that is as it should be or by one that the model may
-        be to blame for; ``clients``: how many there are."""
+        """A request was answered, by a valid update or by an invalid one for which the model may be
+        to blame; ``clients``: how many there are."""
         effects: list[Effect] = []
         remedy = self.roll_backs.answered(
             send.task, send.version, send.client, valid=valid, clients=clients
@@ -248,16 +249,17 @@ class Driver:
 
     def _judged(self, round_: Version, found: Evaluated, typical: tuple[float, float]) -> Evaluated:
         """The evaluation of a version as the algorithm, which counts rounds, gets it. If the model
-        was bad, it is that of the version it goes back to."""
+        was bad, it is that of the version that replaces it."""
         task = found.task
         if self.roll_backs.judge(task, found.round, *typical):
             self._roll_back(task, f"its metric was {typical[0]:g}, its loss {typical[1]:g}")
             return Evaluated(task, round_, *self.roll_backs.good(task))
-        return Evaluated(task, round_, found.metric, found.loss)
+        return Evaluated(task, round_, found.metric, found.loss, found.raw)
 
     def _roll_back(self, task: TaskName, why: str) -> None:
-        """Back to the last good version, as a new one. What was trained on versions since is of no
-        use, and the algorithm, which does not know of it, has its requests lost."""
+        """Back to the last good version, as a new one. What was trained on later versions is
+        useless; the algorithm, which does not know about roll-backs, is told that those requests
+        are lost."""
         self.roll_backs.roll_back(task, why)
         self._next.extend(
             RequestLost(request) for request, send in self.open.items() if send.task == task
@@ -296,7 +298,7 @@ class Driver:
                 self.roll_backs.keep(command.task)
                 found = self._learner.evaluate(command.task)
                 version = self.roll_backs.version(command.task, command.round)
-                evaluated = Evaluated(command.task, version, found.metric, found.loss)
+                evaluated = Evaluated(command.task, version, found.metric, found.loss, found.raw)
                 return self._judged(command.round, evaluated, (found.metric, found.loss))
             case MeasureVariances():
                 return VariancesMeasured(

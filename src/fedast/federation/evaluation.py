@@ -1,8 +1,8 @@
 """Federated evaluation: which clients are asked about a model, who has answered, and the result.
 
-Bookkeeping only: ``evaluator`` sends the requests, passes the answers in and says when time has
-passed; ``pooling`` makes one result of the answers. Nothing of this is durable, since an evaluation
-that a crash interrupted is asked for again.
+Bookkeeping only: ``evaluator`` sends the requests, passes on the answers and says how much time has
+passed; ``pooling`` turns the answers into one result. None of this is durable, because an
+evaluation that a crash interrupted is asked for again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Answered:
 @dataclass
 class _Pending:
     tokens: dict[ClientId, str]
-    """One for each client: knowing one's own, nobody can answer for another."""
+    """One for each client, so that nobody can answer for another client."""
     waiting: set[ClientId]
     deadline: float
     answers: dict[ClientId, Answer] = field(default_factory=dict)

@@ -29,7 +29,7 @@ from fedast.tasks.metrics import Accuracy, MetricOptions
 
 log = logging.getLogger("fedast.server")
 _MAJORITY = 3
-"""Answers among which one liar does not have the median."""
+"""How many answers it takes for one liar not to decide the median."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Measured:
     reached: Callable[[float], bool] = lambda metric: False
     """Whether a metric is at the task's target."""
     sizes: Sequence[int] = ()
-    """Samples of each client; beyond them, what a client says when it greets."""
+    """Samples of each client; for other clients, what they say when they greet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Evaluator:
         """How many samples clients said they have, when they first did."""
         self._first: dict[Key, _First] = {}
         self._averaging: set[TaskName] = set()
-        """Tasks of which it was said that their metric is averaged, not pooled."""
+        """Tasks for which the log already says that their metric is averaged, not pooled."""
 
     def greeted(self, hello: wire.Hello) -> None:
         """Note what a client says about its data."""
@@ -85,7 +85,7 @@ class Evaluator:
                 self._greeted.setdefault((hello.client, task), samples)
 
     async def ask(self, task: TaskName, version: Version) -> None:
-        """Have clients evaluate this model, unless nobody needs it or nobody is here."""
+        """Have clients evaluate this model, unless nobody needs it or nobody is connected."""
         if (task, version) not in self._state.driver.asked:
             return
         await self._publisher.publish(task, version)  # while this version is the newest
@@ -101,7 +101,7 @@ class Evaluator:
             await self._publisher.send_evaluation(task, version, tokens)
 
     async def ask_again(self) -> None:
-        """Ask anew for evaluations that nobody is working on."""
+        """Ask again for evaluations that nobody is working on."""
         for key in list(self._state.driver.asked):
             if self._evaluation.may_ask(key, self._recorder.now):
                 await self.ask(*key)
@@ -111,9 +111,8 @@ class Evaluator:
         return self._evaluation.about(upload.client, upload.name.rpartition("-")[2]) is not None
 
     async def answered(self, upload: Uploaded) -> bool:
-        """A client's answer that is expected has arrived, or word that none will come; whether that
-        is a failure of the client. ``WireError`` if it is not a valid answer. ``close`` has to
-        follow."""
+        """A client's expected answer has arrived, or notice that none will come; returns whether
+        the client failed. ``WireError`` if it is not a valid answer. ``close`` has to follow."""
         client, token = upload.client, upload.name.rpartition("-")[2]
         key = self._evaluation.about(client, token)
         assert key is not None
@@ -127,7 +126,7 @@ class Evaluator:
         return upload.blame
 
     def _take(self, key: Key, client: ClientId, token: str, upload: Uploaded) -> str | None:
-        """Count an answer; why not, if the client could not give one."""
+        """Count an answer; returns why the client could not give one, if so."""
         try:
             update = wire.decode_upload(upload.data, upload.oversized)
             if (update.task, update.request) != key or update.token != token:

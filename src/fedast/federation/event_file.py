@@ -1,7 +1,7 @@
 """``events.jsonl`` of a federation, which must not stop it when the disk is full.
 
-Lines wait in memory until the disk takes them. A restarted server goes on from the part that its
-snapshot knows, or writes the file anew while it replays the log; the new file replaces the old one
+Lines wait in memory until they can be written. A restarted server continues after the part that its
+snapshot covers, or rewrites the file while it replays the log; the new file replaces the old one
 only when the replay has succeeded.
 """
 
@@ -36,7 +36,7 @@ class EventFile:
         self.restart()
 
     def restart(self, mark: Mark | None = None) -> bool:
-        """Begin anew, with what the old file had at this mark; False if it has that no more."""
+        """Start a new file with what the old one had at this mark; False if that is gone."""
         if self._file is not None:
             self._file.close()
         self._waiting.clear()
@@ -83,7 +83,7 @@ class EventFile:
         return len(text)
 
     def flush(self) -> bool:
-        """Write what is waiting; False if the disk does not take it."""
+        """Write what is waiting; False if the disk does not accept it."""
         assert self._file is not None
         data = "".join(self._waiting).encode()
         try:

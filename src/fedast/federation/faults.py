@@ -1,8 +1,8 @@
 """Errors that are the server's own: in fedast, or in code that its configuration names.
 
 Only decoding and validation may blame a client. Whatever else goes wrong while an event is applied
-is an error on this side: the server stops before anything of it is committed, so that it can be
-started again once the code is repaired.
+is an error on this side: the server stops before any of it is committed, so that it can be started
+again once the code is fixed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "pureli
 
 @final
 class ServerFault(Exception):
-    """The server's own code failed; nothing of what it was doing is in its write-ahead log."""
+    """The server's own code failed; none of what it was doing is in its write-ahead log."""
 
     def __init__(self, doing: str, error: Exception) -> None:
         super().__init__(
@@ -34,8 +34,8 @@ class ServerFault(Exception):
 def where(error: BaseException) -> str:
     """The function and line of the failing code.
 
-    That is the innermost of the user's own or of fedast: an error in the depths of a library was
-    mostly made by whoever called it. What an error was raised from is looked at first.
+    That is the innermost frame in the user's code or in fedast: an error deep inside a library is
+    usually the caller's. The cause of a chained error comes first.
     """
     frames = _frames(error)
     ours = [frame for frame in frames if Path(frame.filename).is_relative_to(_OURS)]

@@ -1,6 +1,6 @@
-"""Whether a task's model is good, and whose fault it is if an answer is not.
+"""Whether a task's model is good, and who is to blame for a bad answer.
 
-An evaluation is bad, and the model goes back to its last good version, if
+An evaluation is bad, and the model is rolled back to its last good version, if
 
 - its metric or loss is not finite, or its loss is more than 1,000 times that of the worst good
   evaluation, which includes the untrained model; or
@@ -8,19 +8,19 @@ An evaluation is bad, and the model goes back to its last good version, if
   are no better than the untrained model's for three evaluations in a row.
 
 Honest training is far from either: losses that rise a thousandfold are arithmetic that overflows,
-and a dip, however deep, is over by the next evaluation or the one after. Versions to go back to
-are those whose loss or metric is in the better half of what the task has been through, so that a
-model half way down is not one of them. If the task has gone back three times without ever getting
-better than before, it is the training itself that diverges; then it is left alone, and a loss
-that is not finite ends it.
+and a dip, however deep, is over by the next evaluation or the one after. Versions to go back to are
+those whose loss or metric is in the better half of what the task has been through, so that a model
+that is already getting worse is not one of them. If the task has gone back three times without ever
+getting better than before, the training itself diverges; then it is not rolled back any more, and a
+loss that is not finite ends it.
 
-An answer that is not finite or far too long may be the fault of the model that the client was
+An update that is not finite or far too large may be the fault of the model that the client was
 given. It is the client's fault if that version, or a later one, was evaluated as good, or if two
-others answered for it as they should. If most of all clients (or ten of them) answer like that, and
-more than answer well, it is the model's, which goes back, and nobody gets a strike. Until one of
-the two is known, the strike is held back.
+other clients sent valid updates for it. If most clients (or ten of them) answer like that, and more
+than send valid updates, it is the model's fault: it is rolled back, and nobody gets a strike. Until
+one of the two is known, the strike is held back.
 
-Pure bookkeeping, driven by logged events alone: a replay reaches the same verdicts.
+This is pure bookkeeping, driven by logged events alone, so a replay reaches the same verdicts.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Remedy(StrEnum):
 @dataclass
 class _Task:
     first: tuple[float, float] | None = None
-    """Metric and loss of the first evaluation, mostly the untrained model's."""
+    """Metric and loss of the first evaluation, usually the untrained model's."""
     latest: tuple[float, float] = (math.nan, math.nan)
     """Of the last good evaluation."""
     best_metric: float = math.nan
@@ -74,7 +74,7 @@ class _Task:
     proven: Version = -1
     """The newest version that was evaluated as good."""
     answers: dict[ClientId, tuple[Version, bool]] = field(default_factory=dict)
-    """The version of each client's latest answer, and whether it was as it should be."""
+    """The version of each client's latest answer, and whether it was valid."""
     wrong: dict[ClientId, Version] = field(default_factory=dict)
     """Those of them that were not."""
     held: list[tuple[ClientId, Version]] = field(default_factory=list)
@@ -133,8 +133,8 @@ class Guard:
         return self._tasks[task].latest
 
     def rolled_back(self, task: TaskName, version: Version) -> None:
-        """The model went back, as this version: what clients sent about those in between says
-        nothing."""
+        """The model was rolled back, as this version: answers about the versions in between no
+        longer count."""
         about = self._tasks[task]
         about.dead = 0
         about.proven = version
@@ -182,7 +182,7 @@ class Guard:
         return Remedy.END if about.roll_backs >= _ROLL_BACKS else Remedy.ROLL_BACK
 
     def take_due(self) -> list[ClientId]:
-        """Clients that are to blame after all, once for each answer; they are given out once."""
+        """Clients that are to blame after all, once for each answer; each is returned only once."""
         due, self._due = self._due, []
         return due
 

@@ -1,9 +1,9 @@
-"""Whether a server is well, as others can see it: meters for Prometheus, and checks.
+"""A server's health as seen from outside: metrics for Prometheus, and checks.
 
-The checks (``/healthz``): the event loop runs, events are handled, what has happened is committed,
-the transport has a connection, the disk has room. ``/readyz`` asks in addition whether the log has
-been recovered and enough clients are here. All of it is read by threads of a web server (``http``),
-so it works from a snapshot that the server takes between two events.
+The checks (``/healthz``): the event loop runs, events are handled and committed, the transport has
+a connection, the disk has room. ``/readyz`` also checks whether the log has been recovered and
+enough clients are connected. All of it is read by threads of a web server (``http``), so it works
+from a snapshot that the server takes between two events.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CONNECTION_LIMIT = 30.0
 """Seconds without a connection."""
 _LEAST_ROOM = 100 * 2**20
 _MOST_CLIENTS = 50
-"""Clients, and certificates, that have meters of their own: the worst ones."""
+"""How many clients and certificates have metrics of their own: the worst ones."""
 _CERTIFICATES_EVERY = 3600.0
 _WARN_EVERY = 24 * 3600.0
 

@@ -12,7 +12,7 @@ from fedast.federation.health import Check, Monitor, as_json
 
 _JSON = "application/json; charset=utf-8"
 _PATIENCE = 10
-"""Seconds for a request; somebody who connects and says nothing does not keep a thread."""
+"""Seconds for a request, so that an idle connection does not occupy a thread."""
 
 
 def serve_http(
@@ -45,7 +45,7 @@ def serve_http(
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Not in the server's log: one line for each question of a monitor."""
+            """Nothing: the server's log should not have a line for every scrape."""
 
     server = ThreadingHTTPServer((address, port), Handler)
     server.daemon_threads = True

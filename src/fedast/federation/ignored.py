@@ -1,9 +1,9 @@
-"""What clients send that is of no use: counted, said now and then, and limited.
+"""Useless messages from clients: counted, reported now and then, and limited.
 
-A client can send useless messages much faster than anybody can write them down. So none of them is
-logged or recorded by itself: every half minute one line per client says how many there were. Each
-client has an *allowance* of them, large enough for what honest clients send after a crash of the
-server; who exceeds it is flooding.
+A client can send useless messages much faster than they can be logged. So none of them is logged or
+recorded by itself: every half minute one line per client says how many there were. Each client has
+an *allowance* of them, large enough for what honest clients send after a crash of the server; a
+client that exceeds it is flooding.
 """
 
 from __future__ import annotations

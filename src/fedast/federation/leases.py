@@ -1,18 +1,16 @@
 """Who has been silent for too long.
 
-A client without a heartbeat for ``lease`` seconds has left.
-
-A client that is here has a limited time for each request, counted from when it is the request's
-turn: clients work through their queues in order, so from when the one before it ended. Answers to
-other requests do not prolong it. The time allowed is a multiple of the client's own recent times
-(without any: of what is usual among the others), at least ``lease + redeliver_after`` and at most
-``request_timeout``, and doubles when it was too short: at first nothing tells a slow client from a
-dead one.
+A client without a heartbeat for ``lease`` seconds has left. A client that is connected has a
+limited time for each request, counted from when it is the request's turn: clients work through
+their queues in order, so from when the one before it ended. Answers to other requests do not
+prolong it. The time allowed is a multiple of the client's own recent times (without any: of what is
+usual among the others), at least ``lease + redeliver_after`` and at most ``request_timeout``, and
+doubles when it was too short: at first a slow client cannot be told from a dead one.
 
 A client that says it is idle although requests have been waiting for ``redeliver_after`` has
 something wrong with its queue, which is then delivered again.
 
-Nothing of this is durable: after a restart every clock starts anew.
+None of this is durable: after a restart all times start from zero.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _MAX_DOUBLINGS = 3
 _STALL = 2.0
 """A longer gap between two ticks means that the server itself was held up."""
 _MULTIPLE = 8.0
-"""Of a client's recent times, that it may take."""
+"""How many times its slowest recent answer a client may take."""
 _RECENT = 8
 _MISSED_KEPT = 16
 
@@ -41,7 +39,8 @@ class Overdue:
     allowed: float
     """Seconds that it had."""
     silent: bool
-    """It had all the time there is, as before, and answered nothing, while others did."""
+    """It had the longest time allowed, not for the first time, and did not answer, while others
+    did."""
 
 
 @final
@@ -63,7 +62,7 @@ class Leases:
         self._times: dict[ClientId, deque[float]] = {}
         """How long its latest answers took."""
         self._missed: dict[ClientId, dict[RequestId, float]] = {}
-        """Requests that were taken from it, and since when each had had its turn."""
+        """Requests that were taken from it, and when the turn of each had come."""
         self._in_a_row: Counter[ClientId] = Counter()
         """Time-outs since its last answer."""
         self._resting: dict[ClientId, float] = {}
@@ -80,8 +79,8 @@ class Leases:
             self._seen[client] = now
 
     def tick(self, now: float) -> None:
-        """Call this regularly. While the server was held up it could hear nobody, so that time
-        is not counted."""
+        """Call this regularly. While the server was held up it could not hear anybody, so that time
+        does not count."""
         stall = now - self._ticked
         if stall > _STALL:
             for times in (self._seen, self._answered, *self._missed.values()):

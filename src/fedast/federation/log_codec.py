@@ -78,7 +78,7 @@ _KEYS = {"client": "c", "request": "r", "work_seconds": "w", "sequence": "place"
 
 
 class BadEntry(ValueError):
-    """A line that is no entry of a write-ahead log; the text says why."""
+    """A line that is not an entry of a write-ahead log; the text says why."""
 
 
 def _key(kind: type[LogEvent], field: str) -> str:

@@ -3,7 +3,7 @@
 A client is quarantined after ``strikes`` strikes (an invalid update, a flood of useless uploads,
 never answering), or after ten failed trainings in a row. Every ``forgive_after`` good updates one
 strike is forgiven, and an operator can pardon a client. All of this follows from the write-ahead
-log alone. Who is here now is the pool's business (``driver.LivePool``).
+log alone. The pool knows who is connected now (``driver.LivePool``).
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Snapshot:
 @final
 class ServerMetrics:
     def __init__(self, algorithm: Algorithm, run_metrics: RunMetrics, min_clients: int = 1) -> None:
-        """``min_clients``: so many should be here."""
+        """``min_clients``: how many should be connected."""
         self._min_clients = min_clients
         self._algorithm = algorithm
         self._run_metrics = run_metrics
@@ -61,7 +61,7 @@ class ServerMetrics:
         self.updates = counter("updates", "Updates that counted.", "task")
         self.invalid = counter("invalid_updates", "Updates that were refused.")
         self.ignored = counter("ignored_updates", "Updates that came late, twice or unasked for.")
-        self.roll_backs = counter("roll_backs", "Times that a model went bad and back.", "task")
+        self.roll_backs = counter("roll_backs", "Times that a bad model was rolled back.", "task")
         self.commit_failures = counter("commit_failures", "Commits that failed.")
         self._commits = Histogram(
             "fedast_commit_seconds", "Time of a commit.", registry=self.registry

@@ -1,9 +1,9 @@
 """The server's own copies of the models that it has published and clients may still fetch.
 
 The learner keeps only the newest version of a model, and requests for older ones are open. A
-transport that has lost its models gets them again from here. A copy that cannot be written, or that
-a crash has damaged, is no copy: if the transport has lost that model too, clients say so, and get
-other requests.
+transport that has lost its models gets them again from here. If a copy could not be written, or a
+crash has damaged it, and the transport has lost that model too, clients say so and get other
+requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ModelStore:
         self._folder = folder
 
     def keep(self, name: str, data: bytes, others: Collection[str]) -> None:
-        """Keep a model, and of those that are there only these ``others``."""
+        """Keep a model, and of the existing ones only these ``others``."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             for path in self._folder.iterdir():
@@ -36,7 +36,7 @@ class ModelStore:
             log.warning("no copy of model %s is kept: %s", name, error)
 
     def get(self, name: str) -> bytes | None:
-        """The model as it was published; None if there is no whole copy."""
+        """The model as it was published; None if there is no intact copy."""
         try:
             data = (self._folder / name).read_bytes()
         except OSError:

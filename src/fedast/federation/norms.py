@@ -1,4 +1,4 @@
-"""How long an update may be: a bound for each task, from what different clients have sent lately.
+"""How large an update's norm may be: a bound for each task, from what clients have sent lately.
 
 The bound is a multiple of the median over clients, where each counts once, with the norm of its
 latest update. Refused updates count too. So less than half of the clients can neither raise the
@@ -6,12 +6,12 @@ bound nor lower it for long, however often they answer, and if the honest norms 
 the bound follows. Two cases are not left to the median:
 
 - An update that moves a client's model by less than a tenth of the model's own norm is never
-  refused. When most clients have learnt all they can, the median is nearly zero, and a client
+  refused. When most clients have learned all they can, the median is nearly zero, and a client
   with new samples must not be refused for that.
-- Before three different clients have been heard there is no majority to trust. Until then an
-  update may move a client's model by three times the model's own norm. Whoever is refused gets no
-  strike: a model that begins at zero may honestly move further. (If there are only one or two
-  clients, each can lift the bound by having been refused once, or nothing would ever be learnt.)
+- Before three different clients have answered there is no majority to trust. Until then an update
+  may move a client's model by three times the model's own norm. Whoever is refused gets no strike:
+  a model that begins at zero may honestly move further. (If there are only one or two clients, each
+  can lift the bound by having been refused once; otherwise nothing would ever be learned.)
 
 The windows are part of the server's state: ``state.apply`` fills them from the write-ahead log.
 """
@@ -32,7 +32,7 @@ NORM_FACTOR = 50.0
 _WINDOW = 100
 """Clients whose latest norms count."""
 _QUORUM = 3
-"""Of fewer clients, one could be the majority."""
+"""Among fewer clients, one could be the majority."""
 _START = 3.0
 """How far, in its own norm, a model may be moved before there is a median."""
 _HARMLESS = 0.1
@@ -43,7 +43,7 @@ _HARMLESS = 0.1
 class Bound:
     limit: float
     settled: bool
-    """Whether enough clients were heard to blame one that exceeds it."""
+    """Whether enough clients have answered to blame one that exceeds it."""
     why: str
     """Where the limit comes from, for a message."""
 
@@ -66,7 +66,7 @@ class NormBounds:
             window.popitem(last=False)
 
     def median(self, task: TaskName) -> float | None:
-        """Over the clients that were heard; None if they are too few."""
+        """Over the clients that have answered; None if they are too few."""
         window = self._heard.get(task, OrderedDict())
         return median(window.values()) if len(window) >= _QUORUM else None
 

@@ -1,8 +1,8 @@
-"""Telling a client that is not admitted why, so that whoever runs it learns it there.
+"""Telling a client why it is not admitted, so that its owner sees the reason there.
 
-A client is admitted if its messages are of the same wire format (``wire.PROTOCOL``); another
-version of the software is no reason to refuse it. A notice waits in the client's queue, as a
-request would, until the client reads it or is admitted after all.
+A client is admitted if it uses the same wire format (``wire.PROTOCOL``), whatever its version of
+the software. A notice waits in the client's queue, as a request would, until the client reads it or
+is admitted after all.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Notices:
             await self._transport.tell(client, wire.encode(notice))
 
     async def admitted(self, client: ClientId) -> None:
-        """Whatever it was told is true no more."""
+        """What it was told is no longer true."""
         if self._told.pop(client, None) is not None and isinstance(self._transport, Telling):
             await self._transport.tell(client, None)
 

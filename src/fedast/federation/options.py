@@ -27,7 +27,7 @@ class Options:
     lease: float = 30.0
     """A client without a heartbeat for this long has left."""
     request_timeout: float = 600.0
-    """The most that a client has for a request, whatever its pace."""
+    """The longest that a client may take for a request, whatever its pace."""
     requests_per_client: int | None = 4
     """The most that a client is given at a time, while others have fewer."""
     redeliver_after: float = 30.0

@@ -1,9 +1,9 @@
 """What clients measured on their own samples, as one result.
 
 The metric is finished from the pooled means, as on one set of samples: an RMSE of 0 and one of 2 on
-equal parts are 1.41 together, not 1. A client's number of samples is a claim. It counts for no
-more than what the server knows of the client's data, and for no more than twice the median of
-what the others claim, so that no answer outweighs all the rest.
+equal parts make 1.41 together, not 1. A client's number of samples is a claim. It counts for no
+more than what the server knows of the client's data, and for no more than twice the median of what
+the others claim, so that no answer outweighs all the rest.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def problem(answer: Answer, metric: MetricOptions) -> str | None:
 
 
 def weights(samples: Sequence[int]) -> list[float]:
-    """How much each answer counts, of those with so many samples."""
+    """How much each answer counts, given the numbers of samples."""
     most = _MOST * median(samples)
     return [min(float(count), most) for count in samples]
 

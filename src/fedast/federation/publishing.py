@@ -57,8 +57,8 @@ class Publisher:
         self._missed: dict[str, float] = {}
         """When models were last published again because a client missed them."""
         self._sent: OrderedDict[RequestId, tuple[ClientId, str]] = OrderedDict()
-        """Requests that were sent lately, with their clients and tokens: an answer that comes when
-        its request has ended can be told from one that was made up."""
+        """Requests that were sent lately, with their clients and tokens: this tells an answer that
+        comes after its request has ended from one that was made up."""
 
     @property
     def upload_limit(self) -> int:
@@ -90,7 +90,7 @@ class Publisher:
 
     async def missed(self, task: TaskName, version: Version, now: float) -> None:
         """A client could not fetch this model: perhaps the transport has lost it. It is published
-        again, but not over and over, whoever says so."""
+        again, but not over and over, no matter how many clients ask."""
         name = self._state.models.get((task, version))
         if name is None or now - self._missed.get(name, -_MISSED_EVERY) < _MISSED_EVERY:
             return

@@ -1,6 +1,6 @@
 """Publishing and sending again, when the server has come back or the transport has lost something.
 
-Nobody is blamed for what is missing then, and every client gets its full time again.
+No client is blamed for what is missing then, and every client gets its full time again.
 """
 
 from __future__ import annotations

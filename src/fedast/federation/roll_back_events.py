@@ -1,4 +1,4 @@
-"""Models that went bad and were rolled back: what the log, and the people who read it, are told."""
+"""Reports of bad models that were rolled back, for the log and the records."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Entries are appended to one file. When it has become long, it is compressed (``.gz``), and another
 is begun whose name says how many entries came before it. A segment ends where the next one begins:
-what stands in it after that does not count. Compressed lines have no checksums of their own, since
+whatever it has after that does not count. Compressed lines have no checksums of their own, since
 gzip has one for the file.
 """
 
@@ -172,7 +172,7 @@ class Segments:
                 segment.path.with_suffix("").unlink(missing_ok=True)
 
     def begin(self) -> None:
-        """A new log; one that is there is of no use to anybody."""
+        """Start a new log; an existing one is useless and is removed."""
         for segment in self._segments():
             segment.path.unlink()
         self._open(0)

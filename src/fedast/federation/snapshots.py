@@ -4,8 +4,8 @@ A snapshot holds the attributes of the objects that replaying the log would have
 point: the server's state, the driver, the algorithm, the pool, the numbers of the records. It is a
 pickle, which is the only way to store an algorithm that somebody else wrote; so it is authenticated
 with the federation's secret before it is loaded. What the configuration determines (functions such
-as a staleness weight) is not in it: a restarted server has that from its configuration. A snapshot
-is a short cut and nothing more: where there is none that can be used, the log is replayed.
+as a staleness weight) is not in it: a restarted server gets that from its configuration. A snapshot
+is only a short cut: if there is no usable one, the log is replayed.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Snapshots:
         return kept
 
     def discard_after(self, steps: int) -> None:
-        """The log went back: later ones would be of another course of events."""
+        """The log went back: later ones belong to events that are no longer in it."""
         for number in self.numbers():
             if number > steps:
                 self._path(number).unlink()

@@ -108,8 +108,8 @@ class ServerState:
         wants_loss: bool,
         rolled_back: Callable[[float, ModelRolledBack], None],
     ) -> None:
-        """``later``: tasks that can be added while training. ``rolled_back`` is told of models
-        that went bad, for the records."""
+        """``later``: tasks that can be added while training. ``rolled_back`` is told about bad
+        models, for the records."""
         self.driver = driver
         self.pool = pool
         self.membership = membership
@@ -211,7 +211,7 @@ class ServerState:
     def _answered(
         self, event: UpdateReceived | RequestFailed, send: Send | None, now: float, *, valid: bool
     ) -> list[Effect]:
-        """What an answer says about the norms that are usual, and about the model."""
+        """Note what an answer says about usual norms, and about the model."""
         if send is None:
             return []
         self.norms.heard(send.task, send.client, event.norm, event.spread)

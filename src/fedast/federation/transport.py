@@ -10,13 +10,12 @@ published until it is retired. Heartbeats (``hello``) may be lost.
 What a transport promises when it loses something. If what it stores may be gone (its disk is empty
 or older, somebody deleted a queue), it says so (``StorageLost``), and the server publishes and
 sends again what is needed. The numbers of uploads only grow: whatever is read after a loss has a
-higher one than before. What the loss did not take may be read a second time, under a new number.
+higher one than before. What was not lost may be read a second time, under a new number.
 
-Epochs. A server whose log went back (a restored backup, say) needs uploads again that an earlier
-one has acknowledged, but under their old names they would count as there already. So the names of
-requests, and with them those of uploads, end with the transport's *epoch*, which is then a new one.
-
-Of two servers only the one that started last may go on; the other is ``Fenced``.
+Epochs. A server whose log went back (to a restored backup, for example) needs uploads again that an
+earlier one has acknowledged, but under their old names they would count as duplicates. So the names
+of requests, and with them those of uploads, end with the transport's *epoch*, which then changes.
+Of two servers only the one that started last may continue; the other is ``Fenced``.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ class ServerTransport(Protocol):
         ...
 
     async def redeliver(self, client: ClientId) -> None:
-        """Deliver again what counts as delivered to this client: it says that it has nothing."""
+        """Deliver again what was delivered to this client: it says that it has nothing."""
         ...
 
     async def receive(self, timeout: float) -> Incoming | None: ...
@@ -129,7 +128,8 @@ class ServerTransport(Protocol):
 
 @runtime_checkable
 class Monitored(Protocol):
-    """A server's transport that knows whether it has a connection; others are believed to."""
+    """A server's transport that knows whether it has a connection; others are assumed to have
+    one."""
 
     @property
     def connected(self) -> bool: ...
@@ -146,7 +146,7 @@ class Telling(Protocol):
 
 @runtime_checkable
 class Discards(Protocol):
-    """A server's transport may also be able to throw uploads away unread."""
+    """A server's transport that can discard uploads unread."""
 
     async def discard(self, client: ClientId, seconds: float) -> None:
         """For so long, what this client has uploaded and uploads need not arrive; 0: it is to

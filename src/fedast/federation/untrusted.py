@@ -1,8 +1,8 @@
 """Text from outside, made safe to show.
 
-Clients choose the names of their uploads, the reasons of their failures and what they say about
+Clients choose the names of their uploads, the reasons for their failures and what they say about
 themselves. Such text must not end a line of a log, move a cursor, or fill a disk. ``printable`` is
-applied wherever it reaches a log, the records, the status or an error; ``OneLine`` sees to whatever
+applied wherever it reaches a log, the records, the status or an error; ``OneLine`` catches whatever
 was forgotten.
 """
 

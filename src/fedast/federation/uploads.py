@@ -1,9 +1,9 @@
 """Uploads from clients: checked, and turned into events.
 
-A client chooses the bytes and the name of what it uploads, so nothing is believed before it is
+A client chooses the bytes and the name of what it uploads, so nothing is trusted before it is
 checked, and nothing that it sends may stop the server, now or when it is read again after a crash.
-An upload that is of no use changes nothing but how far the stream has been read (``sequence``),
-which the next event or acknowledgement carries; ``conduct`` sees to those who send many.
+A useless upload changes nothing but how far the stream has been read (``sequence``), which the next
+event or acknowledgement records; ``conduct`` deals with clients that send many.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from fedast.training.trainer import Update
 log = logging.getLogger("fedast.server")
 _LONGEST_NUMBER = 15
 _LARGE = 65536
-"""Bytes from which an upload is decoded and checked in a thread, while the server goes on."""
+"""Uploads of at least so many bytes are decoded and checked in a thread, while the server goes
+on."""
 _MODELS_KNOWN = 256
 
 
@@ -140,7 +141,8 @@ class Uploads:
             self._state.sequence = sequence
 
     def _told(self, client: int, text: str, *values: object) -> None:
-        """A warning that a client causes: one per client in half a minute, the rest is counted."""
+        """Log a warning that a client causes: one per client and half minute, the rest are
+        counted."""
         if self._conduct.may_tell(client, "failures"):
             log.warning(text, *values)
 
@@ -227,8 +229,8 @@ class Uploads:
         return None
 
     def _shortened(self, send: Send, vector: torch.Tensor, norm: float) -> torch.Tensor:
-        """Once a task has been rolled back, no update of it counts for more than usual: somebody
-        sends what is within the bound and harmful all the same."""
+        """Once a task has been rolled back, no update of it may be larger than usual: some client
+        sends updates that are within the bound and harmful all the same."""
         usual = self._state.norms.updates.median(send.task)
         if self._state.driver.roll_backs.count(send.task) == 0 or usual is None or norm <= usual:
             return vector
@@ -241,8 +243,8 @@ class Uploads:
             self._trained.popitem(last=False)
 
     def doubted(self, client: ClientId) -> str:
-        """What a client did wrong, now that the model is known to be good. (After a restart only
-        the log of before says it.)"""
+        """What a client did wrong, now that the model is known to be good. (After a restart, only
+        the earlier log has it.)"""
         return self._doubted.pop(client, "its update could not be used")
 
     async def _invalid(
@@ -252,8 +254,8 @@ class Uploads:
         why: str,
         failed: RequestFailed | None = None,
     ) -> None:
-        """Give up the request, if it was the client's own, and give the client a strike; but not
-        if ``failed`` says otherwise: then it was not the client, or that is still to be seen."""
+        """Give up the request, if it was the client's own, and give the client a strike; but not if
+        ``failed`` says otherwise: then the client is not to blame, or that is not known yet."""
         client, sequence = upload.client, upload.sequence
         why = f"invalid update: {printable(why, 400)}; {len(upload.data):,} bytes"
         log.warning("client %d, request %s: %s", client, request, why)

@@ -37,13 +37,13 @@ _TYPES = {"single": np.float32, "half": np.float16}
 _TENSORS = ("vector", "buffers")
 """Fields that follow the header, as tensors."""
 _OPTIONAL = ("means", "samples_of_tasks")
-"""Fields that earlier versions do not know: they are left out if there is nothing to say."""
+"""Fields that earlier versions do not know: they are left out if empty."""
 
 Vector: TypeAlias = npt.NDArray[np.float32]
 
 
 MAX_SAMPLES = 1_000_000
-"""What a client's claim to have more samples is taken for, if nothing is known of its data."""
+"""The most samples that a client is believed to have, if nothing is known about its data."""
 MODEL_GONE = "its model is not there any more"
 """The beginning of ``Update.failed`` if the client is not to blame; part of the protocol."""
 
@@ -193,7 +193,7 @@ def decode(data: bytes, kind: type[M]) -> M:
 
 
 def protocol_of(data: bytes) -> int | None:
-    """The version of the protocol of a message; None if it is none of any version."""
+    """The protocol version of a message; None if it is not a message of any version."""
     if len(data) < _PREFIX.size:
         return None
     magic, protocol, _ = _PREFIX.unpack_from(data)
@@ -300,8 +300,8 @@ def token(secret: bytes, request: int, client: int, model: str) -> str:
 
 
 def may_be_the_models_fault(update: Update) -> bool:
-    """Whether numbers in an update are not finite, or its loss is not possible, as they are for any
-    client that was given a model that has gone bad."""
+    """Whether numbers in an update are not finite, or its loss is not possible, as happens to any
+    client that was given a bad model."""
     tensors = [t for t in (update.vector, update.buffers) if t is not None]
     possible = math.isfinite(update.loss) and abs(update.loss) <= _MAX_LOSS
     return not possible or not all(bool(np.isfinite(tensor).all()) for tensor in tensors)

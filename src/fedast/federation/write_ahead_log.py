@@ -8,7 +8,7 @@ upload after it. Entries after the commit are cut off: they will happen again.
 
 There are two ways to a commit: from a snapshot of the control plane and the entries after it, or
 from the first entry on. Entries, checkpoints and snapshots have checksums. If the last commit
-cannot be reached because something is damaged, the last one that can be is taken: the log *goes
+cannot be reached because something is damaged, the server uses the last one that can: the log *goes
 back*.
 """
 
@@ -44,9 +44,9 @@ from fedast.version import __version__
 FOLDER, ENTRIES, STATE = "diary", FIRST, "state"
 """Names on disk, as version 0.1.0 chose them."""
 _SNAPSHOT_ENTRIES = 5_000
-"""After so many entries the next one is made earlier."""
+"""After so many entries the next snapshot is made earlier."""
 _SNAPSHOT_SHARE = 0.02
-"""Of the time, that snapshots may take."""
+"""The share of the time that snapshots may take."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Past:
     fedast: str | None
     """The version that wrote it; 0.1.0 did not say."""
     went_back: bool
-    """Later commits are lost: updates that they acknowledged have to be made again."""
+    """Later commits are lost: updates that they acknowledged have to be trained again."""
     starts: Iterator[Start]
     """The ways to this commit that can be read, the shortest first."""
     whole: Callable[[], Iterator[Start]]
@@ -236,7 +236,8 @@ class WriteAheadLog:
         decisions: str | None = None,
         freeze: Callable[[], tuple[bytes, Mark] | None] = lambda: None,
     ) -> None:
-        """Make everything durable; an exception (a full disk, say) leaves all as it was.
+        """Make everything durable; an exception (a full disk, for example) leaves everything as it
+        was.
 
         ``decisions``: a hash of them. ``freeze``: makes a snapshot, if that is possible; called
         when one is due."""

@@ -15,7 +15,7 @@ import torch
 
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.learner.inference import MakeInference, ModuleInference
-from fedast.learner.models import TaskModels
+from fedast.learner.models import ServerModels
 from fedast.learner.protocol import Evaluation
 from fedast.learner.replay import check_all_used
 from fedast.learner.requests import OpenRequest, OpenRequests
@@ -42,7 +42,9 @@ class LocalLearner:
         inference: MakeInference = ModuleInference,
     ) -> None:
         self._device = device
-        self._models = TaskModels(tasks, server_lrs, seed=seed, device=device, inference=inference)
+        self._models = ServerModels(
+            tasks, server_lrs, seed=seed, device=device, inference=inference
+        )
         names = [task.name for task in tasks]
         self._requests = OpenRequests(names, variance_window)
         self._untrained: dict[TaskName, dict[RequestId, None]] = {name: {} for name in names}
@@ -173,7 +175,7 @@ class LocalLearner:
         self._models.stores[task].release(self._requests[request].version)
 
     def _forget(self, task: TaskName, closed: Mapping[RequestId, OpenRequest]) -> None:
-        """Requests that closed without ever being trained need their model version no more."""
+        """Requests that closed without ever being trained no longer need their model version."""
         for request, entry in closed.items():
             if entry.update is None:
                 del self._untrained[task][request]

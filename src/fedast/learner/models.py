@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -37,8 +37,8 @@ _TEST_BATCH = {"cpu": 2000, "cuda": 20_000}
 
 
 @final
-class TaskModels:
-    """The model of every task on a device, and what updates do to it."""
+class ServerModels:
+    """The models of all tasks on a device, and what updates do to them."""
 
     def __init__(
         self,
@@ -70,6 +70,8 @@ class TaskModels:
             for name, device_task in self.device_tasks.items()
             if device_task.task.server.averaging.use == "always"
         }
+        self._evaluations = dict.fromkeys(self._averages, 0)
+        """So far, of the averages: every so many-th is also made of the newest model."""
         self._saturated: dict[TaskName, torch.Tensor] = {}
         """Counts on the device; reading one would make the host wait."""
         self._test_batch = _TEST_BATCH[device.type]
@@ -178,12 +180,24 @@ class TaskModels:
         return float(spread / mean.square().sum())
 
     def evaluate(self, task: TaskName) -> Evaluation:
-        return self._measure(task, self.device_tasks[task].test)
+        device_task = self.device_tasks[task]
+        found = self._measure(task, device_task.test, self.result(task))
+        if task not in self._averages:
+            return found
+        every = device_task.task.server.averaging.raw_every
+        due = every > 0 and self._evaluations[task] % every == 0
+        self._evaluations[task] += 1
+        if not due:
+            return found
+        raw = self._measure(task, device_task.test, self.parameters(task))
+        return replace(found, raw=(raw.metric, raw.loss))
 
     def final_evaluation(self, task: TaskName) -> Evaluation | None:
-        """The newest model on the task's larger test set, if it has one."""
+        """The task's result on its larger test set, if it has one."""
         dataset = self.device_tasks[task].task.final_test
-        return None if dataset is None else self._measure(task, dataset.to(self._device))
+        if dataset is None:
+            return None
+        return self._measure(task, dataset.to(self._device), self.result(task))
 
     def state(self) -> dict[str, torch.Tensor]:
         tensors: dict[str, torch.Tensor] = {}
@@ -194,6 +208,7 @@ class TaskModels:
                 tensors[f"{number}.server.{key}"] = value
             if name in self._averages:
                 tensors[f"{number}.average"] = self._averages[name].value
+                tensors[f"{number}.evaluations"] = torch.tensor(self._evaluations[name])
             if name in self._saturated:
                 tensors[f"{number}.saturated"] = self._saturated[name]
         return tensors
@@ -215,6 +230,10 @@ class TaskModels:
                 key = f"{number}.average"
                 self._averages[name].value = tensors[key].to(self._device)
                 used.add(key)
+                key = f"{number}.evaluations"
+                if key in tensors:  # (there were averages before there were raw curves)
+                    self._evaluations[name] = int(tensors[key])
+                    used.add(key)
             key = f"{number}.saturated"
             if key in tensors:
                 self._saturated[name] = tensors[key].to(self._device)
@@ -227,10 +246,10 @@ class TaskModels:
             used |= {prefix + key for key in own}
         return used
 
-    def _measure(self, task: TaskName, dataset: Dataset) -> Evaluation:
+    def _measure(self, task: TaskName, dataset: Dataset, vector: torch.Tensor) -> Evaluation:
         while True:
             try:
-                self._inferences[task].load(self.result(task))
+                self._inferences[task].load(vector)
                 return measure(
                     self.device_tasks[task], self._inferences[task], dataset, self._test_batch
                 )

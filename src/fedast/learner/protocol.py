@@ -14,6 +14,8 @@ class Evaluation:
     loss: float
     means: tuple[float, ...] = field(default=(), compare=False)
     """What the metric was finished from, to pool it with what others measured."""
+    raw: tuple[float, float] | None = None
+    """Metric and loss of the newest model, if this is of an average and that was due, too."""
 
 
 class Learner(Protocol):
@@ -53,7 +55,7 @@ class Learner(Protocol):
         ...
 
     def evaluate(self, task: TaskName) -> Evaluation:
-        """How the task's newest model does on its test set."""
+        """How the task's newest model, or the average of its models, does on its test set."""
         ...
 
 

@@ -11,7 +11,7 @@ import torch
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.learner.inference import ModuleInference
 from fedast.learner.kept import KeptBooks, KeptVersions
-from fedast.learner.models import Snapshot, TaskModels
+from fedast.learner.models import ServerModels, Snapshot
 from fedast.learner.protocol import Evaluation
 from fedast.learner.replay import check_all_used
 from fedast.learner.requests import Books, OpenRequests
@@ -21,7 +21,8 @@ from fedast.training.trainer import Update
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """A server step that would have made the model not finite; the version is as the one before."""
+    """A server step that would have made the model not finite; its version equals the one
+    before."""
 
     task: TaskName
     version: Version
@@ -47,7 +48,7 @@ class RemoteLearner:
         variance_window: int,
     ) -> None:
         self._device = device
-        self._models = TaskModels(
+        self._models = ServerModels(
             tasks, server_lrs, seed=seed, device=device, inference=ModuleInference
         )
         self._requests = OpenRequests([task.name for task in tasks], variance_window)
@@ -123,7 +124,7 @@ class RemoteLearner:
         return version
 
     def take_undone(self) -> list[Undone]:
-        """Steps since this was last asked whose outcome was not finite, and was not taken."""
+        """Steps since the last call that were not taken because their outcome was not finite."""
         undone, self._undone = self._undone, []
         return undone
 

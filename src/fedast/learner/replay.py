@@ -10,6 +10,7 @@ are put in place, and training goes on.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Protocol, final
 
@@ -17,6 +18,10 @@ import torch
 
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.learner.protocol import Evaluation, Learner
+
+_RAW = -sys.float_info.max
+"""Comes before the metric and loss of the newest model, where there is an evaluation of it beside
+the one that decides. No metric has this value."""
 
 
 class ReplayFailed(Exception):
@@ -31,7 +36,7 @@ class ResumableLearner(Learner, Protocol):
         ...
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Every tensor that a run needs to go on, by name."""
+        """Every tensor that a run needs to continue, by name."""
         ...
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -43,7 +48,7 @@ class ResumableLearner(Learner, Protocol):
 
 
 def check_all_used(tensors: Mapping[str, torch.Tensor], used: set[str]) -> None:
-    """Tensors left over belong to a run that went another way."""
+    """Tensors that are left over belong to a run that took another course."""
     left = tensors.keys() - used
     if left:
         raise LookupError(f"this run has no use for {min(left)}")
@@ -111,9 +116,16 @@ class RecordingLearner:
 
     def evaluate(self, task: TaskName) -> Evaluation:
         if self._given is not None:
-            return Evaluation(self._next(), self._next())
+            first = self._next()
+            if first != _RAW:
+                return Evaluation(first, self._next())
+            raw = self._next(), self._next()
+            return Evaluation(self._next(), self._next(), raw=raw)
         found = self._learner.evaluate(task)
-        return Evaluation(self._note(found.metric), self._note(found.loss))
+        if found.raw is not None:
+            self.answers.extend((_RAW, *found.raw))
+        self.answers.extend((found.metric, found.loss))
+        return found
 
     def _note(self, answer: float) -> float:
         self.answers.append(answer)

@@ -36,8 +36,8 @@ class OpenRequest:
 class OpenRequests:
     """Open requests by id.
 
-    Methods that end a use give back the requests that nobody needs any more, so that a learner
-    can let go of whatever it holds for them.
+    Methods that end a use return the requests that are no longer needed, so that a learner can
+    release whatever it holds for them.
     """
 
     def __init__(self, tasks: Iterable[TaskName], variance_window: int) -> None:
@@ -98,7 +98,7 @@ class OpenRequests:
         self._latest = {name: deque(requests) for name, requests in latest.items()}
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The tensors of every update that is there."""
+        """The tensors of every update that has been computed."""
         tensors: dict[str, torch.Tensor] = {}
         for request, entry in self._open.items():
             update = entry.update

@@ -145,6 +145,20 @@ class Registry(Generic[T]):
             raise ConfigError(key, f"unknown value {name!r}{nearest(name, self.names())}")
         return self._as_options(name, load_object(name if entry is None else entry.value, key), key)
 
+    def known(self, name: str) -> type[T] | None:
+        """The options class that a record's name stands for, if it is at hand.
+
+        Nothing is imported but fedast's own parts and installed plug-ins: reading a record must not
+        run whatever module it names.
+        """
+        module, _, attribute = name.partition(":")
+        if attribute and module not in sys.modules:
+            return None
+        try:
+            return self.find(name, name)
+        except ConfigError:
+            return None
+
     def _as_options(self, name: str, target: Any, key: str) -> type[T]:
         if isinstance(target, type) and issubclass(target, self.base):
             if inspect.isabstract(target):

@@ -11,7 +11,7 @@ import itertools
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,29 +28,11 @@ FINAL = 5
 
 
 @dataclass(frozen=True)
-class TaskRecord:
-    result: TaskResult
-    final: float | None
-    """Mean metric of the last ``FINAL`` evaluations up to the time that counts as final."""
-    final_loss: float | None
-    rounds_to_target: int | None
-    swing: float | None
-    """Mean change of the metric from one evaluation to the next over the second half of the run."""
-    curve: tuple[Point, ...]
-    requests: tuple[tuple[float, int], ...]
-    """Active requests, as (time, number from then on), starting with the first allocation."""
-
-    @property
-    def diverged(self) -> bool:
-        return self.result.finish_reason == "diverged"
-
-
-@dataclass(frozen=True)
 class CompactRun:
     algorithm: str
     seed: int
     scale: str
-    tasks: Mapping[str, TaskRecord]
+    tasks: Mapping[str, TaskResult]
     finish_time: float
     wall_seconds: float
     updates_per_second: float
@@ -69,22 +51,22 @@ class CompactRun:
         """``requests``: initial active requests by task; empty for synchronous algorithms."""
         tasks = {}
         for name, task in result.tasks.items():
-            curve = result.curves[name]
+            curve = task.curve
             counted = [p for p in curve if p.time <= final_at.get(name, float("inf"))][-FINAL:]
-            if task.finish_reason == "diverged":
+            if task.diverged:
                 counted = []
             reached = [p for p in curve if p.time == task.time_to_target]
             late = [p for p in curve if p.time >= result.finish_time / 2]
             steps = [abs(b.value - a.value) for a, b in itertools.pairwise(late)]
             first = ((0.0, requests[name]),) if name in requests else ()
-            tasks[name] = TaskRecord(
-                result=task,
-                final=_mean([p.value for p in counted]),
-                final_loss=_mean([p.loss for p in counted]),
+            tasks[name] = replace(
+                task,
+                final_mean=_mean([p.value for p in counted]),
+                final_loss_mean=_mean([p.loss for p in counted]),
                 rounds_to_target=reached[0].round if reached else None,
                 swing=_mean(steps),
                 curve=thinned(curve, task.time_to_target),
-                requests=(*first, *result.requests.get(name, ())) if first else (),
+                requests=(*first, *task.requests) if first else (),
             )
         return cls(
             algorithm=result.algorithm,
@@ -127,7 +109,7 @@ def write(path: Path, run: CompactRun) -> None:
     write_atomically(path, json.dumps(table, indent=1, allow_nan=False) + "\n")
 
 
-def _task_json(task: TaskRecord) -> dict[str, Any]:
+def _task_json(task: TaskResult) -> dict[str, Any]:
     # A column as one line of text: as a JSON list it would take hundreds of lines.
     columns = list(zip(*((p.time, p.round, p.value, p.loss) for p in task.curve), strict=True))
     names = ("time", "round", "metric", "loss")
@@ -136,9 +118,9 @@ def _task_json(task: TaskRecord) -> dict[str, Any]:
         for name, column in zip(names, columns or [()] * 4, strict=True)
     }
     return {
-        "result": task.result.to_json(),
-        "final_mean": task.final,
-        "final_loss_mean": task.final_loss,
+        "result": task.to_json(),
+        "final_mean": task.final_mean,
+        "final_loss_mean": task.final_loss_mean,
         "rounds_to_target": task.rounds_to_target,
         "swing": task.swing,
         "curve": lines,
@@ -173,12 +155,12 @@ def read(path: Path) -> CompactRun:
         raise UnusableFolder(f"{path}: holds no compact run ({error})") from error
 
 
-def _task_of(task: Mapping[str, Any]) -> TaskRecord:
+def _task_of(task: Mapping[str, Any]) -> TaskResult:
     curve = {name: [float(text) for text in line.split()] for name, line in task["curve"].items()}
-    return TaskRecord(
-        result=TaskResult(**task["result"]),
-        final=task["final_mean"],
-        final_loss=task["final_loss_mean"],
+    return TaskResult(
+        **task["result"],
+        final_mean=task["final_mean"],
+        final_loss_mean=task["final_loss_mean"],
         rounds_to_target=task["rounds_to_target"],
         swing=task["swing"],
         curve=tuple(

@@ -110,17 +110,21 @@ class EventLog:
         self._write(now, "start", request=request, client=client)
 
     def evaluated(self, now: float, event: Evaluated) -> None:
-        model: Model = "average" if event.task in self._averaged else "raw"
-        self._write(
-            now,
-            "evaluate",
-            task=event.task,
-            round=event.round,
-            model=model,
-            metric=self._metrics[event.task],
-            value=finite(event.metric),
-            loss=finite(event.loss),
-        )
+        decides: Model = "average" if event.task in self._averaged else "raw"
+        found: list[tuple[Model, float, float]] = [(decides, event.metric, event.loss)]
+        if event.raw is not None:
+            found.append(("raw", *event.raw))
+        for model, value, loss in found:
+            self._write(
+                now,
+                "evaluate",
+                task=event.task,
+                round=event.round,
+                model=model,
+                metric=self._metrics[event.task],
+                value=finite(value),
+                loss=finite(loss),
+            )
 
     def rolled_back(
         self,

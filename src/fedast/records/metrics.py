@@ -50,6 +50,8 @@ class Point:
 
 @dataclass(slots=True)
 class TaskMetrics:
+    """A task's numbers so far; ``RunResult.of`` makes its ``TaskResult`` from them."""
+
     spec: TaskSpec
     rounds: int = 0
     updates: int = 0
@@ -61,6 +63,9 @@ class TaskMetrics:
     finish_time: float | None = None
     finish_reason: FinishReason | None = None
     curve: list[Point] = field(default_factory=list)
+    """Of the model that decides: the newest, or an average."""
+    raw_curve: list[Point] = field(default_factory=list)
+    """Of the newest model, where an average decides; not at every evaluation."""
     requests: list[tuple[float, int]] = field(default_factory=list)
     """Reallocations: the time, and the number of active requests from then on."""
     staleness: dict[int, int] = field(default_factory=dict)
@@ -133,6 +138,8 @@ class RunMetrics:
         task = self.tasks[event.task]
         model: Model = "average" if event.task in self._averaged else "raw"
         task.curve.append(Point(now, event.round, event.metric, event.loss, model))
+        if event.raw is not None:
+            task.raw_curve.append(Point(now, event.round, *event.raw))
         sound = math.isfinite(event.metric) and math.isfinite(event.loss)
         if sound and task.time_to_target is None and task.spec.reached(event.metric):
             task.time_to_target = now

@@ -7,11 +7,12 @@ Schema 2 is written, schema 1 is still read: its ``curves.csv`` has the metric i
 from __future__ import annotations
 
 import csv
+import heapq
 import io
 import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ class UnusableFolder(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
+    """What came of one task: its numbers, its learning curve and its share of the requests."""
+
     metric: str
     time_to_target: float | None
     final: float | None
@@ -55,13 +58,41 @@ class TaskResult:
     the task was not trained in fp16."""
     time_held: float | None = None
     """When the mean of the last five evaluations was first at the target; None: it never was."""
+    curve: tuple[Point, ...] = field(default=(), repr=False)
+    """All evaluations of the model that decides: the newest, or the average of a task with
+    averaging; in a compact run about a hundred of them."""
+    raw_curve: tuple[Point, ...] = field(default=(), repr=False)
+    """Evaluations of the newest model, if ``curve`` is that of an average; not in compact runs."""
+    requests: tuple[tuple[float, int], ...] = field(default=(), repr=False, compare=False)
+    """Reallocations as (time, active requests from then on), in a compact run with the initial
+    allocation; ``result.json`` has none."""
+    # Only compact runs have these, computed before their curves were thinned:
+    final_mean: float | None = None
+    """Mean metric of the last few evaluations up to the time that counts as final."""
+    final_loss_mean: float | None = None
+    rounds_to_target: int | None = None
+    swing: float | None = None
+    """Mean change of the metric from one evaluation to the next over the second half of the run."""
+
+    @property
+    def diverged(self) -> bool:
+        return self.finish_reason == "diverged"
 
     def to_json(self) -> dict[str, Any]:
-        table = asdict(self)
+        """Its part of ``result.json``: the numbers that every run has."""
+        table = asdict(replace(self, curve=(), raw_curve=(), requests=()))
+        for key in _ELSEWHERE:
+            del table[key]
         for key in ("saturated", "time_held"):
             if table[key] is None:
                 del table[key]
         return table
+
+
+_ELSEWHERE = (
+    "curve", "raw_curve", "requests", "final_mean", "final_loss_mean", "rounds_to_target", "swing"
+)  # fmt: skip
+"""What of a ``TaskResult`` is in ``curves.csv`` or in compact runs, not in ``result.json``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +105,21 @@ class RunResult:
     finish_time: float
     wall_seconds: float
     updates_per_second: float
-    curves: Mapping[TaskName, tuple[Point, ...]] = field(repr=False)
-    requests: Mapping[TaskName, tuple[tuple[float, int], ...]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
-    """Reallocations by task, as (time, active requests); not in the files."""
     fedast: str | None = field(default=None, compare=False)
     """The version that made it; None for 0.1.0, which did not write it."""
+
+    @property
+    def curves(self) -> dict[TaskName, tuple[Point, ...]]:
+        return {name: task.curve for name, task in self.tasks.items()}
+
+    @property
+    def raw_curves(self) -> dict[TaskName, tuple[Point, ...]]:
+        """Of tasks whose curve is that of an average."""
+        return {name: task.raw_curve for name, task in self.tasks.items() if task.raw_curve}
+
+    @property
+    def requests(self) -> dict[TaskName, tuple[tuple[float, int], ...]]:
+        return {name: task.requests for name, task in self.tasks.items()}
 
     @property
     def reached_all(self) -> bool:
@@ -104,7 +143,7 @@ class RunResult:
     ) -> RunResult:
         """``finals`` are metric and loss on a larger test set, for tasks that have one;
         ``saturated`` counts updates with clipped values, for tasks trained in fp16."""
-        tasks, curves, requests = {}, {}, {}
+        tasks = {}
         for name, task in run_metrics.tasks.items():
             last = (task.curve[-1].value, task.curve[-1].loss) if task.curve else None
             last = finals.get(name, last)
@@ -121,9 +160,10 @@ class RunResult:
                 finish_reason=str(task.finish_reason or FinishReason.INTERRUPTED),
                 saturated=(saturated or {}).get(name),
                 time_held=task.time_held,
+                curve=tuple(task.curve),
+                raw_curve=tuple(task.raw_curve),
+                requests=tuple(task.requests),
             )
-            curves[name] = tuple(task.curve)
-            requests[name] = tuple(task.requests)
         ends = [
             task.finish_time for task in run_metrics.tasks.values() if task.finish_time is not None
         ]
@@ -134,8 +174,6 @@ class RunResult:
             finish_time=max(ends, default=0.0),
             wall_seconds=wall_seconds,
             updates_per_second=run_metrics.updates / wall_seconds if wall_seconds > 0 else 0.0,
-            curves=curves,
-            requests=requests,
             fedast=__version__,
         )
 
@@ -184,9 +222,11 @@ def write_result(folder: Path, result: RunResult) -> None:
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(_COLUMNS)
-    for name, curve in result.curves.items():
-        metric = result.tasks[name].metric
-        writer.writerows((name, p.time, p.round, p.model, metric, p.value, p.loss) for p in curve)
+    for name, task in result.tasks.items():
+        points = heapq.merge(task.curve, task.raw_curve, key=lambda p: (p.time, p.round))
+        writer.writerows(
+            (name, p.time, p.round, p.model, task.metric, p.value, p.loss) for p in points
+        )
     write_atomically(folder / CURVES, table.getvalue())
     text = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
     write_atomically(folder / RESULT, text)
@@ -207,9 +247,9 @@ def read_run(folder: Path) -> RunResult:
             f"{' and '.join(map(str, READABLE))}"
         )
     value = "accuracy" if schema == 1 else "value"
-    curves: dict[TaskName, list[Point]] = {name: [] for name in data["tasks"]}
+    points: dict[TaskName, list[Point]] = {name: [] for name in data["tasks"]}
     for row in rows:
-        curves[row["task"]].append(
+        points[row["task"]].append(
             Point(
                 float(row["time"]),
                 int(row["round"]),
@@ -221,10 +261,18 @@ def read_run(folder: Path) -> RunResult:
     return RunResult(
         algorithm=data["algorithm"],
         seed=data["seed"],
-        tasks={name: TaskResult(**task) for name, task in data["tasks"].items()},
+        tasks={name: _task_result(task, points[name]) for name, task in data["tasks"].items()},
         finish_time=data["finish_time"],
         wall_seconds=data["wall_seconds"],
         updates_per_second=data["updates_per_second"],
         fedast=data.get("fedast"),
-        curves={name: tuple(points) for name, points in curves.items()},
     )
+
+
+def _task_result(table: Mapping[str, Any], points: Sequence[Point]) -> TaskResult:
+    """Where an average was evaluated, it is the curve."""
+    averages = tuple(point for point in points if point.model == "average")
+    if not averages:
+        return TaskResult(**table, curve=tuple(points))
+    raw = tuple(point for point in points if point.model == "raw")
+    return TaskResult(**table, curve=averages, raw_curve=raw)

@@ -21,13 +21,13 @@ _NEEDS: Mapping[str, str] = {
 def check(study: Study, source: str) -> None:
     """Raise ``ConfigError`` for the first problem: duplicate names, labels that do not exist,
     settings that are never used."""
-    axes = {axis.name: [value.label for value in axis.values] for axis in study.axes}
-    if len(axes) < len(study.axes):
-        raise ConfigError("axes", "two axes have the same name", source)
-    for name, labels in axes.items():
-        if len(set(map(slug, labels))) < len(labels):
-            raise ConfigError(f"axes.{name}", "two of its values have the same label", source)
-    roles = [axis.role for axis in study.axes]
+    axes = check_axes(study, source)
+    if not axes:
+        raise ConfigError("axes", "a study needs at least one axis", source)
+    for axis in study.axes:
+        if axis.role is None:
+            raise ConfigError(f"axes.{axis.name}.role", "is missing", source)
+    roles = [axis.role for axis in study.axes if axis.role is not None]
     if len(set(roles)) < len(roles):
         raise ConfigError("axes", "two axes have the same role", source)
     _check_figures(study, roles, source)
@@ -39,6 +39,17 @@ def check(study: Study, source: str) -> None:
             _check_claim(claim, study, axes, names)
         except ConfigError as error:
             raise error.within(source) from None
+
+
+def check_axes(study: Study, source: str) -> dict[str, list[str]]:
+    """The labels of each axis; ``ConfigError`` if a name or a label is there twice."""
+    axes = {axis.name: [value.label for value in axis.values] for axis in study.axes}
+    if len(axes) < len(study.axes):
+        raise ConfigError("axes", "two axes have the same name", source)
+    for name, labels in axes.items():
+        if len(set(map(slug, labels))) < len(labels):
+            raise ConfigError(f"axes.{name}", "two of its values have the same label", source)
+    return axes
 
 
 def _check_figures(study: Study, roles: Collection[str], source: str) -> None:

@@ -40,7 +40,7 @@ def _collect(
     study: Study, stored: Mapping[str, StoredRun], scale: Scale, settings: Sequence[str]
 ) -> StudyResults:
     runs: dict[tuple[str, ...], dict[int, CompactRun]] = {}
-    folders, targets = {}, {}
+    folders, targets, algorithms = {}, {}, {}
     substitutes: dict[str, str] = {}
     first, seeds = study.config.first_seed, study.config.seeds
     wanted: set[str] = set()
@@ -49,6 +49,7 @@ def _collect(
         if scale == "quick":
             substitutes |= variant.substitutes()
         targets[variant.key] = {task.name or task.use: task.target for task in config.tasks}
+        algorithms[variant.key] = config.algorithm.name
         folders[variant.key] = f"{study.name}/{variant.slug}"
         found = {}
         for seed in range(first, first + max(seeds, _MORE_SEEDS)):
@@ -73,6 +74,7 @@ def _collect(
                 {value.label: value.chosen for value in axis.values if value.chosen},
             )
             for axis in study.axes
+            if axis.role is not None  # which check has seen to
         ),
         runs=runs,
         folders=folders,
@@ -88,6 +90,7 @@ def _collect(
         count=(len(wanted & stored.keys()), len(wanted)),
         source=study.source,
         settings=tuple(settings),
+        algorithms=algorithms,
     )
 
 

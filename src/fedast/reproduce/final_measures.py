@@ -7,7 +7,8 @@ import math
 import statistics
 from collections.abc import Callable, Mapping
 
-from fedast.records.compact import CompactRun, TaskRecord
+from fedast.records.compact import CompactRun
+from fedast.records.run import TaskResult
 from fedast.reproduce.claims import Claim
 from fedast.reproduce.findings import (
     Finding,
@@ -40,7 +41,7 @@ def fewer(results: StudyResults, claim: Claim) -> Finding:
 
 def mean_requests(run: CompactRun, task: str) -> float | None:
     """Time average, from the first reallocation until the first task is done."""
-    ends = [t.result.time_to_target for t in run.tasks.values()]
+    ends = [t.time_to_target for t in run.tasks.values()]
     end = min([time for time in ends if time is not None], default=run.finish_time)
     steps = [(min(time, end), count) for time, count in run.tasks[task].requests[1:]]
     if not steps or steps[0][0] >= end:
@@ -50,9 +51,9 @@ def mean_requests(run: CompactRun, task: str) -> float | None:
     return area / (end - times[0])
 
 
-def final_value(task: TaskRecord) -> float | None:
+def final_value(task: TaskResult) -> float | None:
     """The final metric, also of a model that diverged."""
-    return task.result.final if task.diverged else task.final
+    return task.final if task.diverged else task.final_mean
 
 
 def _divergence(results: StudyResults, claim: Claim, *, counted: bool = False) -> str:
@@ -87,7 +88,7 @@ def _final_pairs(
 def _better(
     results: StudyResults,
     claim: Claim,
-    of: Callable[[TaskRecord], float | None],
+    of: Callable[[TaskResult], float | None],
     margin: float = 0.0,
 ) -> tuple[Verdict, list[tuple[float, float]]]:
     """Whether one side is better by a margin, and the pairs of values behind the verdict.
@@ -120,7 +121,7 @@ def equal_final(results: StudyResults, claim: Claim) -> Finding:
 
 def higher_final(results: StudyResults, claim: Claim) -> Finding:
     _, text, note, variants = _final_pairs(results, claim)
-    verdict, _ = _better(results, claim, lambda task: task.final, claim.tolerance)
+    verdict, _ = _better(results, claim, lambda task: task.final_mean, claim.tolerance)
     notes = (_divergence(results, claim), note)
     return Finding(text, verdict, variants, "; ".join(filter(None, notes)))
 
@@ -145,8 +146,8 @@ def ceiling(results: StudyResults, claim: Claim) -> Finding:
 
 
 def lower_loss(results: StudyResults, claim: Claim) -> Finding:
-    def gain(task: TaskRecord) -> float | None:
-        return None if task.final_loss is None else -task.final_loss
+    def gain(task: TaskResult) -> float | None:
+        return None if task.final_loss_mean is None else -task.final_loss_mean
 
     verdict, known = _better(results, claim, gain)
     if not known:
@@ -160,7 +161,7 @@ def lower_loss(results: StudyResults, claim: Claim) -> Finding:
 
 
 def _swings(
-    results: StudyResults, claim: Claim, of: Callable[[TaskRecord], float | None]
+    results: StudyResults, claim: Claim, of: Callable[[TaskResult], float | None]
 ) -> tuple[list[tuple[float, float]], tuple[Key, Key]]:
     """Both sides by seed. A run that diverged early has no second half to measure."""
     key, over = sides(results, claim)
@@ -186,7 +187,7 @@ def steadier_loss(results: StudyResults, claim: Claim) -> Finding:
     return Finding(text, verdict, variants, _divergence(results, claim))
 
 
-def loss_swing(task: TaskRecord) -> float | None:
+def loss_swing(task: TaskResult) -> float | None:
     """Mean change of the loss from one kept evaluation to the next, over the run's second half."""
     if task.diverged or not task.curve:
         return None

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedast.records.compact import TaskRecord
+from fedast.records.run import TaskResult
 from fedast.reproduce.claims import Claim
 from fedast.reproduce.results import Axis, Key, Missing, StudyResults, Unreached
 from fedast.reproduce.verdicts import Verdict, compare_number
@@ -90,7 +90,7 @@ def others(results: StudyResults, key: Key) -> str:
 def every_run(
     results: StudyResults,
     key: Key,
-    of: Callable[[TaskRecord], float | None],
+    of: Callable[[TaskResult], float | None],
     task: str | None,
     *,
     without: Collection[int] = (),

@@ -10,12 +10,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fedast.config.load import names_own_code
 from fedast.config.renamed import copied
 from fedast.parts.errors import ConfigError, nearest
 from fedast.reproduce.check import check
 from fedast.reproduce.expand import merge, with_current_keys
 from fedast.reproduce.study import Study, StudyConfig
 
+SWEEP_KEYS = ("search", "sampler", "objective", "prune")
+"""What a sweep has beside what a study has."""
 _RENAMED = {"like": "extends", "reported": "claims"}
 """Keys of earlier versions, still read, and what they are called now."""
 
@@ -51,29 +54,71 @@ def find_studies(names: Sequence[str]) -> list[Study]:
 
 
 def load_study(path: Path, source: str | None = None) -> Study:
+    table = read_table(path)
+    for key in SWEEP_KEYS:
+        if key in table:
+            raise ConfigError(key, f"is for a sweep: fedast sweep {path}", str(path))
+    study = study_of(table, path, source or path.stem)
+    check(study, str(path))
+    return study
+
+
+def read_table(path: Path) -> dict[str, Any]:
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-        config = StudyConfig.model_validate(_prepared(_with_current_keys(table)))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError("", f"cannot be read ({error.strerror})", str(path)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("", f"is not valid TOML: {error}", str(path)) from error
+
+
+def study_of(table: Mapping[str, Any], path: Path, source: str, folder: Path = Path()) -> Study:
+    """The study that a file's table describes; ``check`` has not seen it yet."""
+    try:
+        config = StudyConfig.model_validate(_prepared(_with_current_keys(table)))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise ConfigError(key, f"{first['msg'].lower()}", str(path)) from None
     except ConfigError as error:
         raise error.within(str(path)) from None
-    base: dict[str, Any] = {}
-    if config.extends is not None:
-        other = files("fedast.reproduce") / "paper" / f"{config.extends}.toml"
-        if not other.is_file():
-            raise ConfigError("extends", f"there is no study {config.extends!r}", str(path))
-        base = copied(load_study(Path(str(other))).base)
+    base = {} if config.extends is None else _extended(config.extends, path)
     merge(base, config.base)
-    study = Study(path.stem, config, base, source or path.stem)
-    check(study, str(path))
-    return study
+    return Study(path.stem, config, base, source, folder)
+
+
+def _extended(name: str, path: Path) -> dict[str, Any]:
+    """The base of one of the paper's studies, or of a file beside this one: of a study, or the
+    whole of a configuration."""
+    if not name.endswith(".toml"):
+        other = files("fedast.reproduce") / "paper" / f"{name}.toml"
+        if not other.is_file():
+            raise ConfigError("extends", f"there is no study {name!r}", str(path))
+        return dict(copied(load_study(Path(str(other))).base))
+    file = path.parent / name
+    if file.resolve() == path.resolve():
+        raise ConfigError("extends", "is this file itself", str(path))
+    table = read_table(file)
+    if "base" in table or "extends" in table:
+        base = with_current_keys(table.get("base", {}))
+        if "extends" in table:
+            merge(inherited := _extended(table["extends"], file), base)
+            return inherited
+        return base
+    return _anchored(with_current_keys(table), file.parent)
+
+
+def _anchored(table: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A configuration from another folder: what it finds beside itself is found there."""
+    if names_own_code(table) or "path" in table:
+        places = table.get("path") or ["."]
+        table["path"] = [str((folder / place).resolve()) for place in places]
+    for part in table.get("simulation", {}).values():
+        if isinstance(part, dict):
+            for key, value in part.items():
+                if isinstance(value, str) and (folder / value).is_file():
+                    part[key] = str((folder / value).resolve())
+    return table
 
 
 def _with_current_keys(table: Mapping[str, Any]) -> dict[str, Any]:

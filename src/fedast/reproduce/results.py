@@ -11,11 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from fedast.records.compact import CompactRun, TaskRecord
+from fedast.records.compact import CompactRun
+from fedast.records.run import TaskResult
 from fedast.reproduce.claims import Claim
 
 Key: TypeAlias = tuple[str, ...]
 """A variant: a label for each axis."""
+Columns: TypeAlias = Literal[1, 2]
+"""Of a paper, that a figure is as wide as."""
 Role: TypeAlias = Literal["panel", "x", "series"]
 
 
@@ -68,6 +71,10 @@ class StudyResults:
     """Whether a task is done at its first evaluation at the target, or when it is held."""
     disclaimer: str = ""
     """Printed on the figures if their labels name data that was not used."""
+    algorithms: Mapping[Key, str] = field(default_factory=dict)
+    """The name of each variant's algorithm, where nothing has been run that says it."""
+    columns: Columns = 2
+    """How wide its figures are."""
 
     # --- finding runs ----------------------------------------------------------------------
 
@@ -107,6 +114,11 @@ class StudyResults:
                 raise Missing(", ".join(key))
         return set.intersection(*found)
 
+    def algorithm(self, key: Key) -> str:
+        """The name of a variant's algorithm; empty if nothing says it."""
+        runs = self.runs.get(key)
+        return next(iter(runs.values())).algorithm if runs else self.algorithms.get(key, "")
+
     # --- measures of runs ----------------------------------------------------------------------
 
     def times(self, key: Key, task: str | None = None) -> dict[int, float | None]:
@@ -123,10 +135,10 @@ class StudyResults:
             return None
         return max(known) if self.per_run == "last" else statistics.fmean(known)
 
-    def done(self, task: TaskRecord) -> float | None:
+    def done(self, task: TaskResult) -> float | None:
         """When a task was done, by the study's criterion."""
         held = self.criterion == "held"
-        return task.result.time_held if held else task.result.time_to_target
+        return task.time_held if held else task.time_to_target
 
     def diverged(self, key: Key, task: str | None = None) -> int:
         """How many runs have a task (or this task) that diverged."""
@@ -136,7 +148,7 @@ class StudyResults:
         )
 
     def values(
-        self, key: Key, of: Callable[[TaskRecord], float | None], task: str | None = None
+        self, key: Key, of: Callable[[TaskResult], float | None], task: str | None = None
     ) -> dict[int, float]:
         """By seed, the mean over a run's tasks (or the value of one); runs without are left out."""
         self.runs_of(key)

@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
@@ -37,7 +38,8 @@ class AxisValue(Section):
 
 class AxisConfig(Section):
     name: str = Field(min_length=1)
-    role: Literal["panel", "x", "series"]
+    role: Literal["panel", "x", "series"] | None = None
+    """What the axis is in figures; a sweep needs none."""
     values: tuple[AxisValue, ...] = Field(min_length=1)
 
 
@@ -53,7 +55,7 @@ class StudyConfig(Section):
     extends: str | None = None
     """One of the paper's studies; its base comes before this one's own."""
     base: dict[str, Any] = Field(default_factory=dict)
-    axes: tuple[AxisConfig, ...] = Field(min_length=1)
+    axes: tuple[AxisConfig, ...]
     figures: tuple[str, ...] = ()
     """Names of ``figures.registry``, or ``package.module:function``."""
     baseline: str = ""
@@ -80,6 +82,8 @@ class Study:
     """With that of the study that it extends."""
     source: str
     """Its name on the command line."""
+    folder: Path = Path()
+    """Where files and modules that its configurations name are looked for."""
 
     @property
     def axes(self) -> tuple[AxisConfig, ...]:
@@ -103,19 +107,29 @@ class Variant:
     def slug(self) -> str:
         return "_".join(slug(label) for label in self.key)
 
-    def config(self, seed: int, scale: Scale, settings: Sequence[str] = ()) -> RunConfig:
-        """The resolved configuration of this variant with a seed."""
+    def config(
+        self,
+        seed: int,
+        scale: Scale,
+        settings: Sequence[str] = (),
+        *,
+        algorithm: str | None = None,
+    ) -> RunConfig:
+        """The resolved configuration of this variant with a seed; ``algorithm`` is run in place of
+        its own, with what the base has for it."""
         table = self.table()
-        table.pop("algorithms", None)  # already merged into algorithm
+        if algorithm in (None, algorithm_of(table)):
+            table.pop("algorithms", None)  # already merged into algorithm
         try:
             write_out(table)
             if scale == "quick":
                 make_quick(table)
             table["seed"] = seed
-            apply_settings(table, settings)
-            return resolve(parse(table))
+            apply_settings(table, settings, algorithm=algorithm)
+            folder = self.study.folder
+            return resolve(parse(table, folder), folder)
         except ConfigError as error:
-            raise error.within(f"{self.study.name}, {', '.join(self.key)}") from None
+            raise error.within(", ".join((self.study.name, *self.key))) from None
 
     def table(self) -> dict[str, Any]:
         """The base with this variant's values merged in, shorthands not yet written out.

@@ -11,38 +11,29 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import multiprocessing.connection
+import os
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.context import SpawnContext
 from multiprocessing.synchronize import Event as SharedEvent
 from pathlib import Path
 from typing import Any, final
 
-from fedast.config.identity import describe, differences, listed
-from fedast.config.load import load, parse
-from fedast.config.resolve import resolve
+from fedast.config.load import parse
 from fedast.config.schema import Compute, RunConfig
 from fedast.core.protocol import Algorithm, ClientId, Command, Evaluated, Finish, RequestId
 from fedast.records.metrics import RunMetrics
-from fedast.records.run import (
-    CONFIG,
-    CURVES,
-    EVENTS,
-    RESULT,
-    RunResult,
-    UnusableFolder,
-    check_unheld,
-    read_run,
-)
+from fedast.records.run import RunResult
 from fedast.run.compute import available_cores
 from fedast.tasks.task import OutOfMemory
-from fedast.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +41,10 @@ class BatchRun:
     label: str
     config: RunConfig
     out: Path | None
+    every: str | None = None
+    """How often checkpoints are taken (``Every``); None: never."""
+    resume: bool = False
+    """Go on with what is in the folder, from its newest checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +56,8 @@ class Pulse:
     updates: int
     done: int
     tasks: tuple[tuple[str, float | None], ...]
+    reached: tuple[float | None, ...] = ()
+    """When each task reached its target."""
 
 
 class Interrupted(Exception):
@@ -72,8 +69,19 @@ def default_jobs() -> int:
     return available_cores()
 
 
+@final
+class _Worker:
+    """A process for one run at a time. It has a pool of its own, so that it can end alone."""
+
+    def __init__(self, context: SpawnContext, pulses: Any) -> None:
+        self.halt = context.Event()
+        self.pool = ProcessPoolExecutor(
+            1, context, initializer=_enter_worker, initargs=(self.halt, pulses)
+        )
+
+
 def run_batch(
-    runs: Sequence[BatchRun],
+    runs: Iterable[BatchRun],
     *,
     jobs: int,
     events: bool = False,
@@ -83,71 +91,96 @@ def run_batch(
     failed: Callable[[int, Exception], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
     stop: Callable[[], bool] = lambda: False,
+    prune: Callable[[int], bool] = lambda number: False,
 ) -> list[RunResult]:
     """Do all runs and return their results in order; raise ``Interrupted`` when ``stop`` is true.
 
     ``done`` gets each result, and how it was computed, as soon as it is there. With ``failed``,
     which gets the error, a failed run does not end the others and is left out of the results.
     ``say`` gets a line when a run was out of memory beside others and goes back into the queue.
+    ``runs`` are taken as there is room for them; ``prune`` is asked which ones to end early.
     """
     context = multiprocessing.get_context("spawn")
-    halt, pulses = context.Event(), context.SimpleQueue()
+    pulses = context.SimpleQueue()
     results: dict[int, RunResult] = {}
-    room = workers = min(jobs, len(runs))
-    waiting = deque(range(len(runs)))
-    running: dict[Future[tuple[RunResult, Compute]], tuple[int, ProcessPoolExecutor]] = {}
-    idle: list[ProcessPoolExecutor] = []
-    """Processes between two runs. Each has a pool of its own, so that it can end alone."""
+    workers = max(1, min(jobs, len(runs))) if isinstance(runs, Sequence) else jobs
+    room = workers
+    coming = iter(runs)
+    taken: list[BatchRun] = []
+    waiting: deque[int] = deque()
+    """Runs that go back into the queue; they come before new ones."""
+    running: dict[Future[tuple[RunResult, Compute]], tuple[int, _Worker]] = {}
+    idle: list[_Worker] = []
     accompanied: set[int] = set()
     """Runs that shared the device with another at some time."""
     again: set[int] = set()
 
+    def following() -> int | None:
+        """The next run, if there is one."""
+        if waiting:
+            return waiting.popleft()
+        run = next(coming, None)
+        if run is None:
+            return None
+        taken.append(run)
+        return len(taken) - 1
+
     def begin(number: int) -> None:
-        run = runs[number]
+        run = taken[number]
         config = alone(run.config, workers)
         with _no_interrupt():
-            pool = idle.pop() if idle else ProcessPoolExecutor(
-                1, context, initializer=_enter_worker, initargs=(halt, pulses)
-            )  # fmt: skip
+            worker = idle.pop() if idle else _Worker(context, pulses)
+            worker.halt.clear()
             mine = overwrite or number in again
             table = config.model_dump(mode="json", exclude={"algorithms"})
-            running[pool.submit(_work, number, table, run.out, events, mine)] = number, pool
+            future = worker.pool.submit(
+                _work, number, table, run.out, events, mine, run.every, run.resume
+            )
+            running[future] = number, worker
         accompanied.discard(number)
         if len(running) > 1:
             accompanied.update(other for other, _ in running.values())
 
     def end_idle() -> None:
         while idle:
-            idle.pop().shutdown()
+            idle.pop().pool.shutdown()
 
     try:
-        while waiting or running:
+        left = True
+        while left or running:
             if stop():
                 raise Interrupted
-            while waiting and len(running) < room:
-                begin(waiting.popleft())
+            while left and len(running) < room:
+                following_run = following()
+                left = following_run is not None
+                if following_run is not None:
+                    begin(following_run)
+            if not left:
+                end_idle()
             while not pulses.empty():
                 progress(pulses.get())
+            for number, worker in running.values():
+                if prune(number):
+                    worker.halt.set()
             for future in [f for f in running if f.done()]:
-                number, pool = running.pop(future)
+                number, worker = running.pop(future)
                 error = future.exception()
                 if isinstance(error, OutOfMemory) and number in accompanied:
-                    idle.append(pool)
+                    idle.append(worker)
                     end_idle()  # which frees their memory on the device
                     room = max(1, len(running))
                     again.add(number)
                     waiting.appendleft(number)
+                    left = True
                     say(
-                        f"{runs[number].label}: out of memory beside other runs; it is run again, "
+                        f"{taken[number].label}: out of memory beside other runs; it is run again, "
                         f"with at most {room} at a time"
                     )
                     continue
                 if isinstance(error, BrokenProcessPool):
-                    pool.shutdown()
+                    worker.pool.shutdown()
                 else:
-                    idle.append(pool)
-                if not waiting:
-                    end_idle()
+                    idle.append(worker)
                 if isinstance(error, Exception) and failed is not None:
                     failed(number, error)
                     continue
@@ -155,52 +188,16 @@ def run_batch(
                 done(number, results[number], compute)
             time.sleep(0.05)
     except BaseException:
-        halt.set()  # running ones write their records and end, waiting ones do not begin
+        for _, worker in running.values():
+            worker.halt.set()  # running ones write their records and end
         raise
     finally:
-        for _, pool in running.values():
-            pool.shutdown(wait=True, cancel_futures=True)
+        for _, worker in running.values():
+            worker.pool.shutdown(wait=True, cancel_futures=True)
         end_idle()
     while not pulses.empty():
         progress(pulses.get())
-    return [results[number] for number in range(len(runs)) if number in results]
-
-
-def found_again(
-    run: BatchRun, *, events: bool, say: Callable[[str], None] = lambda text: None
-) -> RunResult | None:
-    """The result of this run if its folder has it; ``UnusableFolder`` if there is another run.
-
-    None, so that it is run again, if it was interrupted, lacks the log of ``events`` that is asked
-    for, or was made by another version of fedast.
-    """
-    out = run.out
-    if out is None:
-        return None
-    if not (out / CONFIG).is_file():
-        check_unheld(out)
-        return None
-    theirs = resolve(load(out / CONFIG), out)
-    # That run wrote out what it chose for "auto"; compare with the same choices.
-    mine, chosen = run.config.compute, theirs.compute
-    open_keys = [key for key in ("device", "precision") if getattr(mine, key) == "auto"]
-    update = {key: getattr(chosen, key) for key in ("workers", *open_keys)}
-    update["trainers"] = chosen.trainers | mine.trainers
-    config = run.config.model_copy(update={"compute": mine.model_copy(update=update)})
-    changed = differences(describe(theirs), config, out)
-    if changed:
-        raise UnusableFolder(
-            f"{out}: holds a run of another configuration ({listed(changed)}); "
-            "choose another folder or --overwrite"
-        )
-    needed = (RESULT, CURVES, EVENTS) if events else (RESULT, CURVES)
-    if not all((out / name).is_file() for name in needed):
-        return None
-    result = read_run(out)
-    if result.fedast != __version__:
-        say(f"{out}: was made by fedast {result.fedast or '0.1.0'}; it is run again")
-        return None
-    return None if result.interrupted else result
+    return [results[number] for number in sorted(results)]
 
 
 def alone(config: RunConfig, runs: int) -> RunConfig:
@@ -231,14 +228,30 @@ def _enter_worker(halt: SharedEvent, pulses: Any) -> None:
     global _halt, _pulses
     _halt, _pulses = halt, pulses
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    """A process whose parent was killed ends too: the next command takes its run up."""
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
 
 
 def _work(
-    number: int, table: dict[str, Any], out: Path | None, events: bool, overwrite: bool
+    number: int,
+    table: dict[str, Any],
+    out: Path | None,
+    events: bool,
+    overwrite: bool,
+    every: str | None,
+    resuming: bool,
 ) -> tuple[RunResult, Compute]:
     """One run in this process; its configuration comes as a table, since a user's own parts are
     found by name here as they were there."""
-    from fedast.run.execute import execute
+    from fedast.run.checkpointing import Every
+    from fedast.run.execute import execute, resume
 
     def watch(algorithm: Algorithm, run_metrics: RunMetrics) -> Pulser:
         return Pulser(number, run_metrics, _pulses.put)
@@ -246,9 +259,14 @@ def _work(
     import torch
 
     try:
-        outcome = execute(
-            parse(table), out, events=events, overwrite=overwrite, watch=(watch,), stop=_halt.is_set
-        )
+        often = None if every is None else Every.parse(every)
+        if resuming and out is not None:
+            outcome = resume(out, every=often, watch=(watch,), stop=_halt.is_set)
+        else:
+            outcome = execute(
+                parse(table), out, events=events, overwrite=overwrite, watch=(watch,),
+                stop=_halt.is_set, every=often,
+            )  # fmt: skip
         return outcome.result, outcome.compute
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(f"out of memory ({error})") from None
@@ -290,4 +308,5 @@ class Pulser:
             tasks=tuple(
                 (name, task.curve[-1].value if task.curve else None) for name, task in tasks.items()
             ),
+            reached=tuple(task.time_to_target for task in tasks.values()),
         )

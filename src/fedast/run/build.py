@@ -9,8 +9,7 @@ import numpy as np
 
 from fedast.algorithms.options import AlgorithmOptions
 from fedast.config import schema as cfg
-from fedast.config.plan import Outline
-from fedast.config.resolve import defaults_of, options_of, settings_of
+from fedast.config.resolve import options_of, settings_of
 from fedast.core.protocol import Algorithm, Pool, StopReason, TaskSpec
 from fedast.core.streams import Stream
 from fedast.run.compute import pick_device
@@ -55,7 +54,7 @@ def build_speeds(simulation: cfg.Simulation, seed: int) -> delays.Speeds:
 
 
 def build_timers(
-    tasks: Sequence[Outline], specs: Sequence[TaskSpec], simulation: cfg.Simulation
+    tasks: Sequence[Task], specs: Sequence[TaskSpec], simulation: cfg.Simulation
 ) -> list[tuple[float, Timer]]:
     timers: list[tuple[float, Timer]] = []
     for task, spec in zip(tasks, specs, strict=True):
@@ -76,8 +75,7 @@ def build_tasks(config: cfg.RunConfig) -> list[Task]:
     tasks = []
     for task in config.tasks:
         options = options_of(task, config)
-        defaults = defaults_of(task, config)
-        decided = settings_of(task, defaults, config.algorithm)
+        decided = settings_of(task, config)
         built = build_task(options, config.simulation.clients, config.seed, decided.name)
         model = built.model
         if task.initialization != "model":
@@ -89,7 +87,7 @@ def build_tasks(config: cfg.RunConfig) -> list[Task]:
                 built,
                 name=decided.name,
                 model=model,
-                step_cost=defaults.step_cost if task.step_cost is None else task.step_cost,
+                step_cost=decided.step_cost,
                 training=decided.training,
                 goal=decided.goal,
                 allocation=decided.allocation,

@@ -90,7 +90,7 @@ class Checkpointer:
 
     @property
     def replaying(self) -> bool:
-        """Whether the replay has not reached its checkpoint yet."""
+        """Whether the replay is still on its way to its checkpoint."""
         return self._waiting is not None
 
     def before_step(self, now: float, *, stopping: bool) -> None:

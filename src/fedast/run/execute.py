@@ -95,20 +95,20 @@ def _resume(
 ) -> Outcome:
     complete = (out / RESULT).exists() and (out / CURVES).exists()
     if complete and not read_run(out).interrupted:
-        raise UnusableFolder(f"{out}: its run has finished; there is nothing to take up")
+        raise UnusableFolder(f"{out}: its run has finished; there is nothing to resume")
     config = resolve(load(out / CONFIG), out)
     found = newest(out / FOLDER, say)
     if every is None and (out / FOLDER / EVERY).exists():
         every = Every.parse((out / FOLDER / EVERY).read_text().strip())
     if found is None:
-        say("there is no checkpoint to go on from: from the start")
+        say("there is no checkpoint to continue from; starting over")
     elif every is None:
         raise UnusableFolder(
             f"{out}: does not say how often checkpoints are taken; add --checkpoint-every"
         )
     else:
         _check_same(found, config, out, say)
-        say(f"going on from simulated time {found.time:.1f}")
+        say(f"continuing from simulated time {found.time:.1f}")
     checkpointing = (
         None if every is None else Checkpointing(out / FOLDER, every, describe(config), found)
     )
@@ -126,17 +126,17 @@ def _resume(
     except ReplayFailed as error:
         assert found is not None
         writer = found.fedast or "0.1.0"
-        other = f", or take fedast {writer}, which wrote it" if writer != __version__ else ""
+        other = f", or use fedast {writer}, which wrote it" if writer != __version__ else ""
         raise UnusableFolder(
-            f"{out}: the run does not come to its checkpoint at time {found.time:.1f} again: "
-            f"{error}; put {CONFIG} back as it was{other}, or start over with --overwrite"
+            f"{out}: the run does not reach its checkpoint at time {found.time:.1f} again: "
+            f"{error}; restore {CONFIG}{other}, or start over with --overwrite"
         ) from error
 
 
 def _check_same(
     found: Checkpoint, config: RunConfig, out: Path, say: Callable[[str], None]
 ) -> None:
-    """That it is the same run, as far as can be told before it is replayed."""
+    """Check that it is the same run, as far as that is possible before replaying it."""
     if found.config is not None:
         changed = differences(found.config, config, out)
         computing = [text for text in changed if text.startswith("compute.")]
@@ -144,7 +144,7 @@ def _check_same(
         if others:
             raise UnusableFolder(
                 f"{out}: {CONFIG} was changed since the checkpoint: {listed(others)}; "
-                "put it back as it was, or start over with --overwrite"
+                "restore it, or start over with --overwrite"
             )
         if computing:
             say(f"{listed(computing)}: rounding may differ from here on")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from fedast.parts.options import Options
@@ -18,17 +18,19 @@ if TYPE_CHECKING:
 class Executor(Protocol):
     """Carries out many runs, ``jobs`` at a time, and returns their results in order.
 
-    A run is what it would be alone, wherever it is carried out: its configuration says all. What
+    A run's result does not depend on where it is carried out, only on its configuration. What
     it leaves is in its folder (``BatchRun.out``) when ``done`` is called with its number, result
-    and compute. ``progress`` is told how far runs are, ``say`` what a user should know. With
-    ``failed``, a run that fails does not end the others and has no place among the results;
-    ``Interrupted`` is raised if ``stop`` says so, after the runs under way have written their
-    records.
+    and compute. ``runs`` are taken from their iterator one by one, when there is room for the next:
+    a sweep decides late what that is. ``progress`` is told how far runs are, ``say`` what a user
+    should know. With ``failed``, a run that fails does not end the others and has no place among
+    the results. ``prune`` is asked again and again about each run under way; one for which it is
+    true is told to end, and is done with what it has (its tasks are interrupted). ``Interrupted``
+    is raised if ``stop`` says so, after the runs under way have written their records.
     """
 
     def __call__(
         self,
-        runs: Sequence[BatchRun],
+        runs: Iterable[BatchRun],
         *,
         jobs: int,
         events: bool = False,
@@ -38,6 +40,7 @@ class Executor(Protocol):
         failed: Callable[[int, Exception], None] | None = None,
         say: Callable[[str], None] = ...,
         stop: Callable[[], bool] = ...,
+        prune: Callable[[int], bool] = ...,
     ) -> list[RunResult]: ...
 
 

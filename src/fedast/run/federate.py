@@ -317,8 +317,8 @@ def _deadlines(tasks: Sequence[Task], last: float | None) -> tuple[Deadline, ...
 
 
 def _continued(folder: Path, config: RunConfig, said: Mapping[str, Any] | None) -> RunConfig:
-    """The configuration to go on with, if there is a write-ahead log: what was not said stays as it
-    was when the federation began. ``UnusableFolder`` if it was begun with another."""
+    """The configuration to continue with, if there is a write-ahead log: what the file leaves out
+    stays as it was when the federation began. ``UnusableFolder`` if it began with another."""
     begun = configuration(folder / FOLDER)
     if begun is None or begun.digest == identity(config):
         return config
@@ -339,7 +339,7 @@ def _continued(folder: Path, config: RunConfig, said: Mapping[str, Any] | None) 
         changed = [f"{folder / CONFIG} cannot be read"]
     if changed:
         raise UnusableFolder(
-            f"{folder}: the configuration is another than when this federation began "
+            f"{folder}: the configuration differs from the one that this federation began with "
             f"({listed(changed)}); serve it to a new folder with --out"
         )
     return config

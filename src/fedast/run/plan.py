@@ -37,7 +37,7 @@ MakeAlgorithm: TypeAlias = Callable[[Sequence[TaskSpec], Pool, Stream], Algorith
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Everything a run follows from, decided and checked."""
+    """Everything that determines a run, decided and checked."""
 
     tasks: tuple[Task, ...]
     goals: tuple[TaskSpec, ...]
@@ -105,6 +105,10 @@ def plan_run(
     """
     options = ALGORITHMS.parse(algorithm, "algorithm")
     for task in tasks:
+        if not task.trainable:
+            raise ConfigError(
+                f"tasks.{task.name}", "has no model and data; give model, train, test and partition"
+            )
         if len(task.partition) != simulation.clients:
             raise ConfigError(
                 f"tasks.{task.name}",
@@ -125,7 +129,7 @@ def plan_run(
 
 
 def build_world(plan: RunPlan) -> World:
-    """Input files are read here: what is wrong with them is found before anything is written."""
+    """Input files are read here, so that errors in them are found before anything is written."""
     pool = build_pool(plan.simulation)
     present = [
         spec for spec, task in zip(plan.specs, plan.tasks, strict=True) if task.goal.join_time == 0

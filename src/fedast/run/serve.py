@@ -23,7 +23,7 @@ from fedast.run.local_training import LocalTraining
 from fedast.run.simulate import Watch
 
 Started: TypeAlias = Callable[[Callable[[], None]], None]
-"""Is given a function that ends the program in good order."""
+"""Is given a function that ends the program cleanly."""
 Phase: TypeAlias = Callable[[str], None]
 
 
@@ -51,8 +51,8 @@ async def serve(
     """Serve a resolved configuration; the result, and whether every task has ended.
 
     ``said``: what it said before it was resolved. A folder can be continued as long as that is the
-    same, even if a later version of fedast has other defaults. ``phase`` is told what is being
-    waited for, and nothing ("") when training goes on."""
+    same, even if a later version of fedast has other defaults. ``phase`` is told what the server is
+    waiting for, and "" when training continues."""
     here = f"{socket.gethostname()} ({uuid.getnode():012x}), {folder.resolve()}"
     endpoint = replace(endpoint, where=here)
     phase(f"connecting to {', '.join(endpoint.servers)}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from fedast.algorithms.async_progress import buffer_size_for, least_requests
 from fedast.algorithms.fedast import FedASTDynamic
 from fedast.algorithms.fedast_plus import FedASTPlus
 from fedast.algorithms.fedbuff import FedBuff
@@ -17,7 +18,6 @@ from fedast.algorithms.options import AlgorithmOptions, BufferedOptions
 from fedast.algorithms.selection import Uniform
 from fedast.algorithms.staleness import Constant
 from fedast.algorithms.sync_st import SyncST
-from fedast.algorithms.task_state import buffer_size_for, least_requests
 from fedast.algorithms.theory import (
     Conditions,
     CorollaryRates,
@@ -32,7 +32,7 @@ from fedast.algorithms.theory import (
     synchronous_round,
 )
 from fedast.config.plan import plan
-from fedast.config.resolve import defaults_of, settings_of
+from fedast.config.resolve import settings_of
 from fedast.config.schema import RunConfig
 from fedast.core.protocol import TaskSpec
 from fedast.core.streams import Stream
@@ -45,7 +45,9 @@ from fedast.sim.simulator import Simulator
 
 
 @dataclass(frozen=True)
-class TaskTheory:
+class TheoryRow:
+    """What the analysis says about one task: a row of each table of ``fedast theory``."""
+
     name: str
     setting: Setting
     moving: Moving | None
@@ -64,7 +66,7 @@ class TaskTheory:
 
 @dataclass(frozen=True)
 class Theory:
-    tasks: tuple[TaskTheory, ...]
+    tasks: tuple[TheoryRow, ...]
     model_sync: float
     """Time of a synchronous round by the paper's model, which waits for all requests."""
     simulated_sync: float
@@ -106,7 +108,7 @@ def theory(
         moving = _moving(config.algorithm, spec, len(specs))
         work = _mean_work(config, timings[spec.name])
         found.append(
-            TaskTheory(
+            TheoryRow(
                 name=spec.name,
                 setting=setting,
                 moving=moving,
@@ -176,19 +178,15 @@ def _moving(algorithm: AlgorithmOptions, spec: TaskSpec, tasks: int) -> Moving |
 
 
 def _specs(config: RunConfig) -> list[TaskSpec]:
-    settings = [
-        settings_of(task, defaults_of(task, config), config.algorithm) for task in config.tasks
-    ]
+    settings = [settings_of(task, config) for task in config.tasks]
     return plan(settings, config.algorithm, config.simulation)
 
 
 def _timings(config: RunConfig) -> dict[str, Timing]:
     found = {}
     for task in config.tasks:
-        defaults = defaults_of(task, config)
-        decided = settings_of(task, defaults, config.algorithm)
-        step_cost = defaults.step_cost if task.step_cost is None else task.step_cost
-        found[decided.name] = Timing(decided.name, decided.training.local_steps, step_cost)
+        decided = settings_of(task, config)
+        found[decided.name] = Timing(decided.name, decided.training.local_steps, decided.step_cost)
     return found
 
 

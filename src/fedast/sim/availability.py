@@ -120,7 +120,7 @@ class TracePool:
     """On/off intervals per client from a file.
 
     The file is a CSV with a header and the columns ``client``, ``on`` and
-    ``off``, in simulated time; an empty ``off`` means for ever. A client
+    ``off``, in simulated time; an empty ``off`` means forever. A client
     without a row never takes part. With ``lose`` a client that goes off takes
     its unfinished requests with it (they are lost); without, it finishes them.
     """

@@ -226,7 +226,7 @@ class Simulator:
                 self._learner.aggregate(command.task, command.requests, command.weights)
             case Evaluate():
                 found = self._learner.evaluate(command.task)
-                return Evaluated(command.task, command.round, found.metric, found.loss)
+                return Evaluated(command.task, command.round, found.metric, found.loss, found.raw)
             case MeasureVariances():
                 return VariancesMeasured(
                     {name: self._learner.variance(name) for name in command.tasks}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,8 +12,8 @@ import numpy as np
 from pydantic import Field
 
 from fedast.core.streams import Stream
-from fedast.tasks.options import TaskOptions, TaskSettings
-from fedast.tasks.task import Task, Training
+from fedast.tasks.options import TaskOptions
+from fedast.tasks.task import Goal, Task, Training
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +38,8 @@ class DigitsMLP(Digits):
     """8x8 handwritten digits, multilayer perceptron 64-64-10."""
 
     name: ClassVar[str] = "digits-mlp"
-    defaults: ClassVar[TaskSettings] = TaskSettings(
-        targets={"main": 0.95}, step_cost=0.15, training=_DIGITS
+    defaults: ClassVar[Task] = Task(
+        name=name, goal=Goal(target=0.95), step_cost=0.15, training=_DIGITS
     )
 
     def build(self, clients: int, seed: int, name: str) -> Task:
@@ -51,8 +52,8 @@ class DigitsCNN(Digits):
     """8x8 handwritten digits, two 3x3 convolutions of 8 and 16 channels."""
 
     name: ClassVar[str] = "digits-cnn"
-    defaults: ClassVar[TaskSettings] = TaskSettings(
-        targets={"main": 0.93}, step_cost=0.45, training=_DIGITS
+    defaults: ClassVar[Task] = Task(
+        name=name, goal=Goal(target=0.93), step_cost=0.45, training=_DIGITS
     )
 
     def build(self, clients: int, seed: int, name: str) -> Task:
@@ -65,8 +66,8 @@ class Synthetic(TaskOptions):
     """LEAF's synthetic(alpha, beta), logistic regression 60-10."""
 
     name: ClassVar[str] = "synthetic"
-    defaults: ClassVar[TaskSettings] = TaskSettings(
-        targets={"main": 0.35}, step_cost=0.1, training=_SYNTHETIC
+    defaults: ClassVar[Task] = Task(
+        name=name, goal=Goal(target=0.35), step_cost=0.1, training=_SYNTHETIC
     )
     alpha: float = Field(0.5, ge=0)
     """LEAF's alpha. It shifts a client's scores of all classes alike, so it changes no label."""
@@ -83,19 +84,19 @@ class Synthetic(TaskOptions):
 
         rng = np.random.default_rng(Stream.of(seed, "data", name).bits())
         train, test, partition = synthetic(clients, self.alpha, self.beta, self.max_samples, rng)
-        return Task(
+        return replace(
+            self.defaults,
             name=name,
             model=partial(logistic, 60, 10),
             train=(torch.from_numpy(train[0]), torch.from_numpy(train[1])),
             test=(torch.from_numpy(test[0]), torch.from_numpy(test[1])),
             partition=partition,
-            **self.defaults.settings(),
         )
 
 
 def _digits(
     options: Digits,
-    defaults: TaskSettings,
+    defaults: Task,
     model: Callable[[], torch.nn.Module],
     clients: int,
     seed: int,
@@ -108,11 +109,11 @@ def _digits(
 
     train, test = digits()
     rng = np.random.default_rng(Stream.of(seed, "partition", name).bits())
-    return Task(
+    return replace(
+        defaults,
         name=name,
         model=model,
         train=(torch.from_numpy(train[0]), torch.from_numpy(train[1])),
         test=(torch.from_numpy(test[0]), torch.from_numpy(test[1])),
         partition=dirichlet(train[1], clients, options.samples, options.alpha, rng),
-        **defaults.settings(),
     )

@@ -1,4 +1,4 @@
-"""What a task by name is, and how to add one.
+"""Named tasks, and how to add one.
 
 A task's options class derives from ``TaskOptions``, has a ``name``, and builds a ``Task``. A
 configuration names it, or ``package.module:Class``; another package offers it as an entry point in
@@ -13,80 +13,47 @@ import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field
 
-from fedast.aggregation.settings import ServerSide
 from fedast.parts.options import Options
 from fedast.parts.parsing import parse_section
 from fedast.parts.registry import Registry, described
-from fedast.tasks.metrics import Accuracy, MetricOptions
-from fedast.tasks.task import Allocation, BadTask, Goal, Task, Training
+from fedast.tasks.task import BadTask, Task, Training
 
 if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskSettings:
-    """The settings of a task without its data: a named task's defaults, or what a run decided.
-
-    A configuration is planned from them before any data is loaded. ``training`` is for asynchronous
-    algorithms and ``sync_training`` for synchronous ones, which often want other learning rates;
-    None: the same. ``targets`` are by level: low, main and high.
-    """
-
-    name: str = ""
-    metric: MetricOptions = field(default_factory=Accuracy)
-    targets: Mapping[str, float] = field(default_factory=dict)
-    step_cost: float = 1.0
-    training: Training = field(default_factory=Training)
-    sync_training: Training | None = None
-    goal: Goal = field(default_factory=Goal)
-    """Of a named task's defaults the target is that of a level, and not here."""
-    server: ServerSide = field(default_factory=ServerSide)
-    allocation: Allocation = field(default_factory=Allocation)
-
-    @classmethod
-    def of(cls, task: Task) -> TaskSettings:
-        return cls(
-            name=task.name,
-            metric=task.metric,
-            targets={} if task.goal.target is None else {"main": task.goal.target},
-            step_cost=task.step_cost,
-            training=task.training,
-            goal=task.goal,
-            server=task.server,
-            allocation=task.allocation,
-        )
-
-    def settings(self) -> dict[str, Any]:
-        """The same as arguments of ``Task``."""
-        return {
-            "metric": self.metric,
-            "step_cost": self.step_cost,
-            "training": self.training,
-            "goal": self.goal.model_copy(update={"target": self.targets.get("main")}),
-            "server": self.server,
-            "allocation": self.allocation,
-        }
-
-
 class TaskOptions(Options, ABC):
     """Options of a task."""
 
-    defaults: ClassVar[TaskSettings | None] = None
-    """Its settings, so that a configuration is checked without loading data; None: those of the
-    task that is built."""
+    display_name: ClassVar[str] = ""
+    """How figures write it, such as CIFAR-10; default: what the run calls it."""
+    defaults: ClassVar[Task | None] = None
+    """The task without its data, so that a configuration can be checked and planned without
+    loading any; None: the task is built to find out."""
+    sync_training: ClassVar[Training | None] = None
+    """What synchronous algorithms use instead of ``defaults.training``; None: the same."""
+    targets: ClassVar[Mapping[str, float]] = {}
+    """Its ``low`` and ``high`` targets; ``main`` is the target of ``defaults``."""
     datasets: ClassVar[tuple[str, ...]] = ()
     """The datasets that must be in the cache (fedast data list)."""
 
     @abstractmethod
     def build(self, clients: int, seed: int, name: str) -> Task:
         """The task over so many clients. ``name`` is what the run calls it."""
+
+    @classmethod
+    def targets_by_level(cls, defaults: Task) -> dict[str, float]:
+        found = {**cls.targets, "main": defaults.goal.target}
+        return {
+            level: target
+            for level in ("low", "main", "high")
+            if (target := found.get(level)) is not None
+        }
 
     def model(self) -> Callable[[], torch.nn.Module] | None:
         """What makes its module, if that can be said without its data; None: build the task."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
@@ -37,11 +37,11 @@ NotNegative: TypeAlias = Annotated[float, Field(ge=0)]
 
 
 class TrainingFailed(RuntimeError):
-    """Training cannot go on, because memory or a worker is gone; the message says where."""
+    """Training cannot continue, because memory ran out or a worker died; the message says where."""
 
 
 class OutOfMemory(TrainingFailed):
-    """It does not fit into the device's memory, at least not beside what else is there."""
+    """It does not fit into the device's memory, at least not beside what else is in it."""
 
 
 class BadTask(ValueError):
@@ -109,6 +109,13 @@ class Allocation(Section):
     """Share of the clients (synchronous algorithms)."""
 
 
+_NO_PARTITION: tuple[Indices, ...] = ()
+
+
+def _no_model() -> NoReturn:
+    raise BadTask("a task without a model cannot be trained")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """One model to train over the clients: everything a run needs to know about it.
@@ -125,13 +132,16 @@ class Task:
     torch's generator, which is seeded for each request). ``step_cost`` is the
     relative work of one local step, for the simulated delays. ``server`` says
     what the server does with the updates of a round.
+
+    ``model``, ``train``, ``test`` and ``partition`` may be left out together. Such a task has
+    settings only: a run can be planned from it before any data is loaded, but not trained.
     """
 
     name: str
-    model: Callable[[], torch.nn.Module]
-    train: Any
-    test: Any
-    partition: Sequence[Indices]
+    model: Callable[[], torch.nn.Module] = _no_model
+    train: Any = None
+    test: Any = None
+    partition: Sequence[Indices] = _NO_PARTITION
     final_test: Any = None
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     metric: Any = "accuracy"
@@ -143,8 +153,6 @@ class Task:
     server: ServerSide = field(default_factory=ServerSide)
 
     def __post_init__(self) -> None:
-        from fedast.tasks.dataset import as_dataset
-
         if not isinstance(self.name, str):
             raise BadTask(f"a task's name must be a string, got {self.name!r}")
         try:
@@ -153,6 +161,39 @@ class Task:
             self._refuse(str(error))
         if not (self.step_cost > 0 and np.isfinite(self.step_cost)):
             self._refuse(f"step_cost must be positive, got {self.step_cost}")
+        given = {
+            "model": self.model is not _no_model,
+            "train": self.train is not None,
+            "test": self.test is not None,
+            "partition": self.partition is not _NO_PARTITION,
+        }
+        if all(given.values()):
+            self._check_data()
+        elif any(given.values()):
+            missing = [name for name, is_given in given.items() if not is_given]
+            self._refuse(f"{' and '.join(missing)} missing")
+
+    @property
+    def trainable(self) -> bool:
+        """Whether it has a model and data."""
+        return self.train is not None
+
+    def settings(self) -> Task:
+        """The same task without its model and data: quick to compare and to copy."""
+        return replace(
+            self,
+            model=_no_model,
+            train=None,
+            test=None,
+            partition=_NO_PARTITION,
+            final_test=None,
+            loss=None,
+            augment=None,
+        )
+
+    def _check_data(self) -> None:
+        from fedast.tasks.dataset import as_dataset
+
         for part in ("train", "test", "final_test"):
             data = getattr(self, part)
             if data is None and part == "final_test":

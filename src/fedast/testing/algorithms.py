@@ -105,7 +105,7 @@ class Play:
             self.tell(RequestLost(flying[pick % len(flying)], invalid=kind == 8))
         elif kind == 10 and gone:
             commands = self.tell(UpdateArrived(gone[pick % len(gone)], 1.0))
-            assert [type(c) for c in commands] == [Ignore], "what has ended counts no more"
+            assert [type(c) for c in commands] == [Ignore], "an ended request is ignored"
         elif kind < 13 and self.driver.to_evaluate:
             values = (0.1, 0.5, 0.2, 0.95, float("nan"))
             self.judge(pick % len(self.driver.to_evaluate), values[pick % len(values)])

@@ -33,7 +33,7 @@ def fetch(names: tuple[str, ...], source: str | None, again: bool, quiet: bool) 
 @json_option("Print as JSON.")
 @reports_errors
 def list_cached(as_json: bool) -> None:
-    """Say what is cached, how large, from where, and whether its checksums are right."""
+    """Show what is cached, how large it is, where it is from, and whether its checksums match."""
     from fedast.cli.data import show_list
 
     show_list(as_json)

@@ -44,7 +44,7 @@ def init(folder: str, **options: Any) -> None:
 @quiet_option()
 @reports_errors
 def up(folder: str, **options: Any) -> None:
-    """Start nats-server, the FedAST server and clients; go on where they were before."""
+    """Start nats-server, the FedAST server and clients; continue where they left off."""
     from fedast.cli import federation as work
 
     work.up(folder, **options)
@@ -54,7 +54,7 @@ def up(folder: str, **options: Any) -> None:
 @folder_argument()
 @reports_errors
 def down(folder: str) -> None:
-    """End everything that `up --detach` started."""
+    """Stop everything that `up --detach` started."""
     from fedast.cli import federation as work
 
     work.down(folder)
@@ -65,7 +65,7 @@ def down(folder: str) -> None:
 @json_option("Print as JSON.")
 @reports_errors
 def status(folder: str, as_json: bool) -> None:
-    """Say what is running and how far it is."""
+    """Show what is running and how far training has got."""
     from fedast.cli import federation as work
 
     work.status(folder, as_json)
@@ -144,7 +144,7 @@ def keys(folder: str, as_json: bool) -> None:
 @folder_argument()
 @click.argument("name", required=False)
 @click.option("--lines", default=20, show_default=True, type=click.IntRange(min=1))
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is logged from now on.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the logs.")
 @reports_errors
 def logs(folder: str, name: str | None, lines: int, follow: bool) -> None:
     """Show the last lines of the logs: nats, server, client-0, ..."""

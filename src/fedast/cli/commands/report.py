@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from fedast.cli.errors import reports_errors
-from fedast.cli.options import folder_argument, json_option
+from fedast.cli.options import columns_option, folder_argument, json_option
 
 
 @click.command()
@@ -16,6 +16,7 @@ from fedast.cli.options import folder_argument, json_option
 @click.option("--update", multiple=True, type=click.Path(dir_okay=False), metavar="FILE.md",
               help="Also write the table between the markers of this document.")  # fmt: skip
 @click.option("--page/--no-page", default=True, help="Write report.html and the figures.")
+@columns_option()
 @json_option("Print the table as JSON only.")
 @reports_errors
 def report(folder: str, names: tuple[str, ...], **options: Any) -> None:

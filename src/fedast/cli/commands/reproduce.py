@@ -30,8 +30,8 @@ from fedast.cli.options import (
 @click.option("--only", multiple=True, metavar="LABEL",
               help="Only runs with this label, such as MNIST; repeatable.")  # fmt: skip
 @set_option("Override a key of every run (needs a results folder of its own).")
-@click.option("--again", is_flag=True, help="Also repeat runs that are there already.")
-@click.option("--dry-run", is_flag=True, help="Only say which runs are missing.")
+@click.option("--again", is_flag=True, help="Repeat runs that already exist, too.")
+@click.option("--dry-run", is_flag=True, help="Only list the runs that are missing.")
 @offline_option()
 @quiet_option("Print only where the results are.")
 @json_option("With --list: as JSON.")

@@ -21,7 +21,7 @@ _WITH_RESUME = ("checkpoint_every", "quiet", "as_json", "offline", "ui")
 @click.option("--checkpoint-every", metavar="TIME",
               help="Take checkpoints: 50 is simulated time, 30s, 5m, 1h real time.")  # fmt: skip
 @click.option("--resume", metavar="DIR", type=click.Path(file_okay=False),
-              help="Go on with the run in this folder instead of a CONFIG.")  # fmt: skip
+              help="Continue the run in this folder, without a CONFIG.")  # fmt: skip
 @run_options
 @reports_errors
 def run(config: str | None, resume: str | None, **options: Any) -> None:
@@ -42,4 +42,4 @@ def _refuse_other_options(options: dict[str, Any]) -> None:
         given = value is not None and value is not False and value != ()  # a seed may be 0
         if given and key not in _WITH_RESUME:
             option = key.replace("settings", "set").replace("_", "-")
-            raise click.UsageError(f"--resume goes on with the run as it was; leave out --{option}")
+            raise click.UsageError(f"--resume continues the run as it was; leave out --{option}")

@@ -17,7 +17,7 @@ from fedast.cli.options import config_argument, quiet_option
 @click.option("--creds", required=True, type=click.Path(file_okay=False),
               help="Folder with the server's keys.")  # fmt: skip
 @click.option("--out", required=True, type=click.Path(file_okay=False),
-              help="Folder for records and the write-ahead log; one that is there is "
+              help="Folder for records and the write-ahead log; an existing one is "
                    "continued.")  # fmt: skip
 @click.option("--log", type=click.Path(dir_okay=False),
               help="Log to this file, of limited size, instead of the terminal.")  # fmt: skip

@@ -124,7 +124,7 @@ class FlowerServer:
         return True
 
     async def _patiently(self, do: Callable[[], T]) -> T:
-        """Whatever is wrong with the SuperLink or the disk may pass."""
+        """Whatever is wrong with the SuperLink or the disk may be temporary."""
 
         def failed(error: Exception) -> None:  # of httpx, of Flower, of the disk
             log.warning("%s: %s; trying again", type(error).__name__, str(error)[:200])
@@ -155,7 +155,7 @@ class FlowerServer:
                 return None
 
     async def _watch(self) -> None:
-        """Pull replies and see who is here, for ever."""
+        """Pull replies and see who is connected, forever."""
         clock = asyncio.get_running_loop().time
         greeted = -1e9
         try:

@@ -38,6 +38,7 @@ from fedast.federation.nats.names import (
     model_subject,
     upload_subject,
 )
+from fedast.federation.nats.pull import LongPull
 from fedast.federation.reassembly import chunk_count
 from fedast.federation.transport import CONTROL_KEY, OBSERVER_KEY, Delivery, TransportError
 
@@ -46,6 +47,8 @@ _PAUSES = (0.1, 0.3, 1.0)
 """Between looking for a model again: a node of a cluster may not have it yet."""
 _PAUSE, _LONGEST_PAUSE = 1.0, 8.0
 """Seconds until asking for a request again if there is no queue, the first time and at most."""
+_LONGEST_PULL = 30.0
+"""Seconds for which NATS is asked for a request."""
 
 
 @final
@@ -77,7 +80,9 @@ class NatsClient:
         self._js: JetStreamContext = connection.jetstream(timeout=4)
         self._client = client
         self._patience = patience
-        self._subscription: JetStreamContext.PullSubscription | None = None
+        # (What NATS forgets with what we asked comes no later than what it forgets to deliver.)
+        lasts = min(_LONGEST_PULL, patience)
+        self._queue = LongPull(connection, REQUESTS, consumer(client), lasts)
         self._pause, self._wait_until = _PAUSE, 0.0
 
     @property
@@ -91,22 +96,14 @@ class NatsClient:
             await asyncio.sleep(min(timeout, self._wait_until - clock()))
             return None
         try:
-            if self._subscription is None:
-                self._subscription = await self._js.pull_subscribe_bind(
-                    consumer(self._client), stream=REQUESTS
-                )
-            messages = await self._subscription.fetch(1, timeout=timeout)
-        except TimeoutError:
-            self._pause = _PAUSE
-            return None
+            message = await self._queue.next(timeout)
         except TROUBLE as error:
-            # (The subscription stays: NATS allows few, and nats-py renews it when it reconnects.)
             log.warning("waiting for a request: %s", error or type(error).__name__)
             self._wait_until = clock() + self._pause * uniform(0.5, 1.5)
             self._pause = min(_LONGEST_PAUSE, 2 * self._pause)
             return None
         self._pause = _PAUSE
-        return _NatsDelivery(messages[0]) if messages else None
+        return None if message is None else _NatsDelivery(message)
 
     async def fetch(self, name: str) -> bytes | None:
         chunks: list[bytes] = []
@@ -142,7 +139,7 @@ class NatsClient:
             await retry(publish, partial(self._trouble, "uploading"), on=TROUBLE)
 
     def _trouble(self, doing: str, error: Exception) -> None:
-        """Raises if trying again is of no use."""
+        """Raises if trying again is pointless."""
         self._connection.check()
         log.warning("%s: %s; trying again", doing, error or type(error).__name__)
 

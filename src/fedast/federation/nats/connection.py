@@ -27,8 +27,9 @@ _REFUSALS, _REFUSED_FOR = 5, 10.0
 """A key that was valid must be refused so often in a row, and for so many seconds, to count as
 revoked."""
 _PAUSE, _LONGEST_PAUSE = 0.5, 8.0
-"""Seconds between attempts to connect again, the first time and at most. They differ at random:
-else thousands of clients that lost NATS at once would come back at once, again and again."""
+"""Seconds between attempts to connect again, the first time and at most. They are randomised:
+otherwise thousands of clients that lost NATS at the same moment would all return at once, again and
+again."""
 _TIMEOUT, _AT_ONCE, _CLOSE = 20.0, 2.0, 1.0
 """Seconds for one attempt, which may take long if thousands try; in which a refusal comes; and for
 closing what has failed."""
@@ -66,7 +67,7 @@ class Connection(Client):
     errors that NATS tells it, such as a limit that is exceeded for a moment.)"""
 
     thrown_out = False
-    """It was connected, and is now refused again and again."""
+    """It was connected before, and is now refused repeatedly."""
     _pause = _PAUSE
 
     @property
@@ -91,7 +92,7 @@ class Connection(Client):
         await self._process_op_err(error)
 
     def check(self) -> None:
-        """Raise if waiting for the connection is of no use."""
+        """Raise if waiting for the connection is pointless."""
         if self.is_closed:
             raise TransportError(f"the connection to NATS is closed for good ({self.last_error})")
         if self.thrown_out:
@@ -106,7 +107,7 @@ async def connect(
     inbox_prefix: str = "_INBOX",
     patience: float | None = None,
 ) -> Connection:
-    """Connect, trying for ``patience`` seconds (None: for ever) while nobody answers."""
+    """Connect, trying for ``patience`` seconds (None: forever) while nobody answers."""
     context = credentials.context()
     loop = asyncio.get_running_loop()
     began = tried_at = loop.time()
@@ -146,7 +147,7 @@ async def connect(
         errors.clear()
         connection = Connection()
         try:
-            # A lasting connection would silently try again for ever when it is refused, so it
+            # A lasting connection would silently try again forever when it is refused, so it
             # becomes one only when we are in.
             await connection.connect(
                 list(servers),
@@ -154,7 +155,7 @@ async def connect(
                 name=name,
                 inbox_prefix=inbox_prefix.encode(),
                 allow_reconnect=False,
-                max_reconnect_attempts=1,  # with 0, nats-py tries for ever
+                max_reconnect_attempts=1,  # with 0, nats-py tries forever
                 reconnect_time_wait=_PAUSE,  # type: ignore[arg-type]  # any number, in fact
                 connect_timeout=_TIMEOUT,  # type: ignore[arg-type]
                 error_cb=failed,

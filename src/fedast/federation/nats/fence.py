@@ -1,11 +1,11 @@
-"""One server at a time: who serves is written down in NATS, in a stream with one message.
+"""One server at a time: NATS records who serves, in a stream with one message.
 
 A server writes its record when it starts, when it acknowledges uploads, and every second or so;
 each time only if the record is still the one that it wrote last (NATS compares the sequence
 number). If it is not, another server has taken over, and this one is ``Fenced``: it stops before it
 deletes anything. A new server takes over at once if the old one was stopped, or was at the same
-place (the lock on the folder shows that it is dead); otherwise it first looks whether the old one
-still writes.
+place (the lock on the folder shows that it is dead); otherwise it first checks whether the old one
+is still writing.
 
 The record also says up to which number uploads were acknowledged. A server whose log ends before
 that went back: it needs a new epoch (see ``transport``).
@@ -39,7 +39,7 @@ class Record:
     term: int = 0
     """How many servers there have been."""
     session: str = ""
-    """A process that serves; empty if it ended in good order."""
+    """A process that serves; empty if it ended cleanly."""
     where: str = ""
     since: str = ""
     acknowledged: int = 0

@@ -4,7 +4,7 @@ A subscription would bring the server every heartbeat that is published, and 200
 leave it no time for anything else (and NATS closes the connection of a subscriber that does not
 keep up). So NATS stores them in a stream, in memory, with one message per subject: a newer one
 replaces the older. The server looks a few times a second, and a flood costs it one message more.
-The stream is lost with NATS, and made again.
+If NATS loses the stream, it is created again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Heartbeats:
         )
 
     async def read(self) -> None:
-        """For ever; after any trouble anew."""
+        """Run forever; after any error, start again."""
         while True:
             await retry(self._look, self._trouble, on=TROUBLE, first=0.5, longest=2.0)
 

@@ -9,7 +9,7 @@ subject. Of heartbeats NATS keeps the latest of each client (``heartbeats``). Co
 plain messages. A further stream says who serves (``fence``).
 
 NATS may lose all of this while we run: a stream is deleted, or NATS comes back with an older or an
-empty disk. So the streams are looked at every second or so (``upkeep``), and what is missing is
+empty disk. So the streams are checked about every second (``upkeep``), and what is missing is
 created again; the server is then told to publish and send again what it needs (``StorageLost``).
 
 Who may do what is decided by the configuration of nats-server (``setup``): a client may read its
@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, final
@@ -34,6 +34,7 @@ from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 from fedast.core.protocol import ClientId
 from fedast.federation.backoff import retry
 from fedast.federation.nats.accounts import MESSAGE
+from fedast.federation.nats.background import end
 from fedast.federation.nats.commands import Commands
 from fedast.federation.nats.connection import TROUBLE, Connection, close
 from fedast.federation.nats.heartbeats import Heartbeats
@@ -74,8 +75,8 @@ _SMALL_DISK = (
     "start nats-server again (it takes three quarters of what is free when it starts)"
 )
 _LEAST_WAITING = 64
-"""Messages of one client that may wait to be read and committed. NATS refuses further ones, so that
-a client who floods has to go at the pace of our commits; there is room for as many beside what the
+"""Messages of one client that may wait to be read and committed. NATS refuses more, so that a
+flooding client is limited to the pace of our commits; there is room for as many beside what the
 others need."""
 _NO_DUPLICATES = 0.1
 """Seconds for which NATS remembers message ids; ours have none. It is the least that NATS allows:
@@ -170,7 +171,7 @@ class NatsServer:
                     f"JetStream cannot be set up with federation.replicas = {self._replicas}: "
                     f"{error.description}"
                 ) from error
-            log.warning("NATS has not enough nodes yet (%s); trying again", error.description)
+            log.warning("NATS does not have enough nodes yet (%s); trying again", error.description)
             return
         log.warning("JetStream is not ready (%s); trying again", type(error).__name__)
         self._connection.check()
@@ -271,11 +272,10 @@ class NatsServer:
         self._ready.clear()  # queues of clients that were admitted later: at their heartbeats
         return await self._prepare(self._limit)
 
-    @contextmanager
-    def _no_reading(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _no_reading(self) -> AsyncIterator[None]:
         assert self._uploads is not None
-        if self._reading is not None:
-            self._reading.cancel()
+        await end(self._reading)
         try:
             yield
         finally:
@@ -388,8 +388,7 @@ class NatsServer:
             await self._connection.publish(command.reply, data)
 
     async def close(self) -> None:
-        for task in (self._reading, self._hearing, self._keeping, *self._creating.values()):
-            if task is not None:
-                task.cancel()
+        await end(self._keeping)  # first: where it creates streams again, it begins to read anew
+        await end(self._reading, self._hearing, *self._creating.values())
         await self._upkeep.end()
         await close(self._connection)

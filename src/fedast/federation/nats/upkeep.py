@@ -1,16 +1,17 @@
-"""Keeps the federation's streams in being while the server runs, and its claim to them."""
+"""Keeps the federation's streams, and the server's claim to them, alive while the server runs."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import final
 
 from nats.js import JetStreamContext
 
 from fedast.federation.backoff import retry
+from fedast.federation.nats.background import end
 from fedast.federation.nats.connection import TROUBLE, Connection
 from fedast.federation.nats.fence import Fence
 from fedast.federation.nats.names import REQUESTS
@@ -30,7 +31,7 @@ class Upkeep:
         *,
         where: str,
         prepare: Callable[[], Awaitable[int]],
-        no_reading: Callable[[], AbstractContextManager[None]],
+        no_reading: Callable[[], AbstractAsyncContextManager[None]],
         tell: Callable[[StorageLost], None],
     ) -> None:
         """``where``: this server's machine and folder. ``prepare`` creates streams and queues that
@@ -50,7 +51,7 @@ class Upkeep:
         try:
             back = await self.fence.take(after)
         except TimeoutError:  # perhaps the disk was full, and NATS has not recovered from it
-            await self._watch.mend(_never)
+            await self._watch.repair(_never)
             await self._prepare()
             raise
         if back:
@@ -66,7 +67,7 @@ class Upkeep:
             self._tell(StorageLost("NATS was started again, or the log went back"))
 
     async def run(self, uploads: UploadStream) -> None:
-        """For ever; ``Fenced`` if another server has taken over."""
+        """Run forever; ``Fenced`` if another server has taken over."""
         while True:
             await asyncio.sleep(_EVERY)
             try:
@@ -86,14 +87,14 @@ class Upkeep:
         """Create the streams and queues that are missing, and read all uploads again."""
         log.warning("%s: creating what is missing", why)
         uploads.forget()
-        with self._no_reading():
+        async with self._no_reading():
             await self._prepare()
             await uploads.locate()
             await self._watch.remember()
         self._tell(StorageLost(why))
 
     def uploads_removed(self) -> None:
-        """Somebody else has removed uploads: they must be made again, under other names."""
+        """Somebody else has removed uploads: they must be trained again, under other names."""
         if self._new_epoch is None or self._new_epoch.done():
             self._new_epoch = asyncio.create_task(self._begin_epoch())
 
@@ -111,8 +112,7 @@ class Upkeep:
 
     async def end(self) -> None:
         """Let another server begin at once."""
-        if self._new_epoch is not None:
-            self._new_epoch.cancel()
+        await end(self._new_epoch)
         if self.fence.term:
             with suppress(*TROUBLE, Fenced):
                 await asyncio.wait_for(self.fence.release(), 3)

@@ -94,7 +94,7 @@ class UploadStream:
         self._purged_upto = 0
         """The first number that has not been purged."""
         self._discarded: dict[ClientId, float] = {}
-        """Until when uploads of these clients are thrown away."""
+        """Until when uploads of these clients are discarded."""
         self._to_discard: set[ClientId] = set()
         """Those of them of whom something was read since the last purge."""
         self._discarded_at = -inf
@@ -127,7 +127,7 @@ class UploadStream:
         return read and self._acknowledged >= self._highest
 
     async def read(self) -> AsyncIterator[Uploaded]:
-        """Every upload, in order, for ever; after any trouble from where it was."""
+        """Every upload, in order, forever; after any error, from where it was."""
         while True:
             with suppress(*TROUBLE):
                 await self._js.delete_consumer(UPDATES, _CONSUMER)
@@ -211,7 +211,7 @@ class UploadStream:
             self._removed()
 
     def _useless(self, sequence: int, client: ClientId) -> Uploaded | None:
-        """The server is to know of a message that is part of nothing, if there are many of them."""
+        """Tell the server about messages that belong to no upload, if there are many of them."""
         if client < 0 or self._odd.take(client, self._clock()):
             return None
         return Uploaded(sequence, client, "", b"")

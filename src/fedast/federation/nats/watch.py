@@ -24,7 +24,7 @@ from fedast.federation.nats.names import MODELS, REQUESTS, SERVER_SUBJECT, SERVI
 
 log = logging.getLogger("fedast.nats")
 _TRY_EVERY = 10.0
-"""Seconds between two looks whether the streams store what they are given."""
+"""Seconds between two checks whether the streams store what they are given."""
 _STUCK_AFTER = 12.0
 """Seconds after which a stream that has stored nothing meanwhile will not store anything more."""
 _PROBES = {
@@ -66,7 +66,7 @@ class Watch:
         now = asyncio.get_running_loop().time()
         if now - self._tried > _TRY_EVERY:
             self._tried = now
-            await self.mend(settled)
+            await self.repair(settled)
         for name, created in self._created.items():
             found = await self._created_at(name)
             if found is None:
@@ -81,7 +81,7 @@ class Watch:
         except NotFoundError:
             return None
 
-    async def mend(self, settled: Callable[[], Awaitable[bool]]) -> None:
+    async def repair(self, settled: Callable[[], Awaitable[bool]]) -> None:
         """Delete streams that have long not stored what they were given, if there is room."""
         stores = await asyncio.gather(*(self._stores(*probe) for probe in _PROBES.items()))
         stuck = set()

@@ -120,7 +120,7 @@ class Record:
         self.update_status(held)
 
     def _take_compact(self, run: compact.CompactRun) -> None:
-        self._results = {name: task.result for name, task in run.tasks.items()}
+        self._results = dict(run.tasks)
         self._facts = {
             "algorithm": run.algorithm, "seed": run.seed, "fedast": run.machine.get("fedast"),
             "t": short(run.finish_time), "seconds": short(run.wall_seconds),

@@ -1,130 +1,234 @@
-"""Grouped bars: times to target, with gains over the baseline."""
+"""Grouped bars: times to target, and gains over the baseline."""
 
 from __future__ import annotations
 
+import contextlib
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedast.reproduce.figures.drawing import GREY, colour_of, empty, frame, legend
+from fedast.records.run import ALL_TASKS
+from fedast.report.looks import Look
+from fedast.reproduce.figures.drawing import (
+    GREY,
+    SMALL,
+    Columns,
+    done_text,
+    empty,
+    entitle,
+    few_ticks,
+    frame,
+    inches,
+    name_axes,
+    percent,
+    series_looks,
+    task_title,
+    text_width,
+)
 from fedast.reproduce.figures.registry import study_figure
+from fedast.reproduce.gains import gains_of
 from fedast.reproduce.results import Key, Missing, StudyResults, Unreached
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_BAR, _GAP = 0.135, 0.1
+"""Inches from bar to bar, and more from group to group."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    series: str
+    length: float | None
+    """None: there is no bar, and ``text`` says why."""
+    text: str
+    """Beside the bar."""
+    spread: float | None = None
+    dots: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class BarPanel:
+    title: str
+    groups: Mapping[str, Sequence[Bar]]
+
 
 @study_figure("bars")
 def bars(results: StudyResults) -> Figure:
     """Mean times over seeds; a group for each value of x, or for each task if there is no x."""
-    panels = results.labels("panel")
+    panels = list(bar_panels(results))
+    what = done_text(results)
+    if results.baseline in results.labels("series") and len(results.labels("series")) > 1:
+        what += f" (gain over {results.baseline})"
+    axis = results.axis("x")
+    groups_are = axis.name if axis else ""
+    return draw_bars(panels, series_looks(results), what, results.columns, groups_are)
+
+
+@study_figure("gains", roles=("series",))
+def gains(results: StudyResults) -> Figure:
+    """Gains over the baseline, by task: mean and standard error, seeds as dots."""
+    what = f"less time than {results.baseline}, %"
+    return draw_bars([gain_panel(results)], series_looks(results), what, results.columns)
+
+
+def bar_panels(results: StudyResults) -> Iterator[BarPanel]:
     by_task = results.axis("x") is None and results.per_run == "last"
-    grouped = {label: _groups(results, label, by_task) for label in panels}
-    bars = max(sum(map(len, groups.values())) for groups in grouped.values())
-    rows = -(-len(panels) // 2)
-    columns = -(-len(panels) // rows)
-    figure = frame(rows, columns, max(3.4, 0.9 + 0.38 * bars), 3.4)
-    for panel, (label, groups) in zip(figure.axes, grouped.items(), strict=False):
-        _bar_panel(panel, results, groups)
-        panel.set_title(f"{label} targets" if label and by_task else label, fontsize=10)
-        panel.set_ylabel("simulated time to target")
-        axis = results.axis("x")
-        if axis is not None:
-            panel.set_xlabel(axis.name)
-    for panel in figure.axes[len(panels) :]:
-        panel.set_visible(False)
-    legend(figure)
-    return figure
+    for panel in results.labels("panel"):
+        groups = _groups(results, panel, by_task)
+        yield BarPanel(
+            f"{panel} targets" if panel and by_task else panel,
+            {
+                name: [_bar(results, label, key, keys.get(results.baseline), task)
+                       for label, key in keys.items()]
+                for name, (task, keys) in groups.items()
+            },
+        )  # fmt: skip
 
 
 def _groups(
     results: StudyResults, panel: str, by_task: bool
-) -> dict[str, list[tuple[str, Key, str | None]]]:
-    """The bars of each group: series, variant, and the task if the group is one task."""
+) -> dict[str, tuple[str | None, dict[str, Key]]]:
+    """By the group's name: its task if it is one, and its variants by series."""
     series = results.labels("series")
     if not by_task:
         return {
-            x: [(label, results.key(panel=panel, x=x, series=label), None) for label in series]
+            x: (None, {label: results.key(panel=panel, x=x, series=label) for label in series})
             for x in results.labels("x")
         }
     keys = {label: results.key(panel=panel, x="", series=label) for label in series}
-    tasks = next(iter(results.targets[key] for key in keys.values()))
-    groups: dict[str, list[tuple[str, Key, str | None]]] = {
-        task: [(label, key, task) for label, key in keys.items()] for task in tasks
+    tasks = results.targets[next(iter(keys.values()))]
+    groups: dict[str, tuple[str | None, dict[str, Key]]] = {
+        task_title(task): (task, keys) for task in tasks
     }
-    groups["all tasks"] = [(label, key, None) for label, key in keys.items()]
+    if len(tasks) > 1:
+        groups[ALL_TASKS] = (None, keys)
     return groups
 
 
-def _bar_panel(
-    panel: Axes, results: StudyResults, groups: Mapping[str, Sequence[tuple[str, Key, str | None]]]
-) -> None:
-    count = len(next(iter(groups.values())))
-    step = 0.8 / count
-    tallest = 0.0
-    open_bars: list[tuple[float, str]] = []
-
-    def leave_open(x: float, number: int, label: str, why: str) -> None:
-        open_bars.append((x, why))
-        panel.bar(x, 0.0, step * 0.92, color=colour_of(number), label=label)  # for the legend
-
-    for place, bars in enumerate(groups.values()):
-        for number, (label, key, task) in enumerate(bars):
-            x = place + (number - (count - 1) / 2) * step
-            try:
-                times = list(results.times(key, task).values())
-            except Missing:
-                leave_open(x, number, label, "not run")
-                continue
-            known = [time for time in times if time is not None]
-            if len(known) < len(times):
-                leave_open(x, number, label, "not reached")
-                continue
-            mean = statistics.fmean(known)
-            deviation = statistics.stdev(known) if len(known) > 1 else None
-            tallest = max(tallest, mean + (deviation or 0.0))
-            panel.bar(
-                x, mean, step * 0.92, yerr=deviation, color=colour_of(number), label=label,
-                error_kw={"elinewidth": 0.9, "ecolor": "#333333"}, capsize=2,
-            )  # fmt: skip
-            _gain_label(panel, results, groups, place, number, (x, mean + (deviation or 0.0)))
-    if not tallest:
-        empty(panel, "not reached" if "not reached" in dict(open_bars).values() else "not run yet")
-        return
-    top = tallest * 1.16
-    panel.set_xlim(-0.5, len(groups) - 0.5)
-    for x, text in open_bars:
-        panel.text(x, top * 0.02, text, rotation=90, ha="center", va="bottom", fontsize=7,
-                   color=GREY)  # fmt: skip
-    panel.set_ylim(0, top)
-    many = len(groups) > 12
-    panel.set_xticks(
-        range(len(groups)), list(groups), fontsize=7 if many else 8, rotation=90 if many else 0
-    )
-    if list(groups) == [""]:
-        panel.set_xticks([])
-    panel.grid(axis="x", visible=False)
-
-
-def _gain_label(
-    panel: Axes,
-    results: StudyResults,
-    groups: Mapping[str, Sequence[tuple[str, Key, str | None]]],
-    place: int,
-    number: int,
-    at: tuple[float, float],
-) -> None:
-    bars = list(groups.values())[place]
-    label, key, task = bars[number]
-    base = [bar for bar in bars if bar[0] == results.baseline]
-    if not base or label == results.baseline:
-        return
+def _bar(results: StudyResults, label: str, key: Key, base: Key | None, task: str | None) -> Bar:
     try:
-        gain, _ = results.gains(key, base[0][1], task)
-    except (Missing, Unreached):
+        times = list(results.times(key, task).values())
+    except Missing:
+        return Bar(label, None, "not run")
+    known = [time for time in times if time is not None]
+    if len(known) < len(times):
+        return Bar(label, None, "not held" if results.criterion == "held" else "not reached")
+    mean = statistics.fmean(known)
+    text = f"{mean:.0f}" if mean >= 10 else f"{mean:.1f}"
+    if base is not None and key != base:
+        with contextlib.suppress(Missing, Unreached):
+            text += f" ({percent(results.gains(key, base, task)[0], sign=True)})"
+    return Bar(label, mean, text, statistics.stdev(known) if len(known) > 1 else None)
+
+
+def gain_panel(results: StudyResults) -> BarPanel:
+    """A group for each task and one for all, a bar for each variant but the baseline."""
+    first = next(iter(results.targets.values()))
+    place = next(i for i, axis in enumerate(results.axes) if axis.role == "series")
+    tasks: dict[str, str | None] = {task_title(task): task for task in first}
+    if len(first) > 1:
+        tasks[ALL_TASKS] = None
+    groups: dict[str, list[Bar]] = {}
+    for name, task in tasks.items():
+        groups[name] = []
+        for gain in gains_of(results, task):
+            label = gain.variant[place]
+            if label == results.baseline:
+                continue
+            if gain.missed or not gain.gains:
+                groups[name].append(Bar(label, None, "not reached"))
+                continue
+            mean = statistics.fmean(gain.gains)
+            error = "" if gain.error is None else f" ± {gain.error:.0f}"
+            text = percent(mean).replace(" %", f"{error} %")
+            groups[name].append(Bar(label, mean, text, gain.error, gain.gains))
+    return BarPanel("", groups)
+
+
+def draw_bars(
+    panels: Sequence[BarPanel],
+    looks: Mapping[str, Look],
+    what: str,
+    columns: Columns,
+    groups_are: str = "",
+    *,
+    strong: str | None = None,
+) -> Figure:
+    """Lying bars: their text has room whatever their number. ``strong`` is a group in bold."""
+    bars = max(sum(map(len, panel.groups.values())) for panel in panels)
+    count = max(len(panel.groups) for panel in panels)
+    across = 1 if columns == 1 else 3 if len(panels) in (3, 5, 6) else 2
+    figure, places = frame(len(panels), across, columns, _BAR * bars + _GAP * (count + 1))
+    alone = all(list(panel.groups) == [""] for panel in panels)
+    for number, (place, panel) in enumerate(zip(places, panels, strict=True)):
+        entitle(place, panel.title)
+        _draw_panel(place, panel, looks, alone, strong)
+        if number % across and list(panel.groups) == list(panels[number - 1].groups):
+            place.tick_params(axis="y", labelleft=False)
+    drawn = [place for place in places if place.patches]
+    few_ticks(drawn, "x")
+    name_axes(figure, places, what, [groups_are] * len(places))
+    figure.draw_without_rendering()
+    for place, panel in zip(places, panels, strict=True):
+        _make_room(place, panel)
+    return figure
+
+
+def _draw_panel(
+    place: Axes, panel: BarPanel, looks: Mapping[str, Look], alone: bool, strong: str | None
+) -> None:
+    bars = [bar for group in panel.groups.values() for bar in group]
+    lengths = [bar.length for bar in bars if bar.length is not None]
+    if not lengths:
+        reached = any(bar.text != "not run" for bar in bars)
+        empty(place, bars[0].text if bars and reached else "not run yet")
         return
-    panel.annotate(
-        f"{round(gain):+d} %", at, xytext=(0, 2), textcoords="offset points", ha="center",
-        fontsize=7, color=colour_of(number),
-    )  # fmt: skip
+    ticks: list[tuple[float, str]] = []
+    y = 0.0
+    for name, group in panel.groups.items():
+        y += _GAP
+        ticks.append((y + _BAR * len(group) / 2, name))
+        for bar in group:
+            look, middle = looks[bar.series], y + _BAR / 2
+            place.barh(
+                middle, bar.length or 0.0, 0.86 * _BAR, color=look.colour, hatch=look.hatch,
+                edgecolor="white", linewidth=0.0, label=None if alone else bar.series,
+                xerr=bar.spread or None,
+                error_kw={"elinewidth": 0.7, "ecolor": "#333333", "capsize": 1.5},
+            )  # fmt: skip
+            place.scatter(bar.dots, [middle] * len(bar.dots), s=5, color="#333333", zorder=3, lw=0)
+            if bar.text:
+                place.annotate(
+                    bar.text, (_end(bar), middle), xytext=(3.5, 0), textcoords="offset points",
+                    va="center_baseline", fontsize=SMALL - 0.5, annotation_clip=False,
+                    color="black" if bar.length else GREY,
+                    fontweight="bold" if name == strong else "normal",
+                )  # fmt: skip
+            if alone:
+                ticks[-1:] = [*(ticks[-1:] if ticks[-1][1] else []), (middle, bar.series)]
+            y += _BAR
+    place.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
+    place.tick_params(axis="y", length=0)
+    place.set_ylim(y + _GAP, 0)
+    place.grid(axis="y", visible=False)
+
+
+def _end(bar: Bar) -> float:
+    """Where a bar with all that belongs to it ends."""
+    return max(0.0, (bar.length or 0.0) + (bar.spread or 0.0), *bar.dots)
+
+
+def _make_room(place: Axes, panel: BarPanel) -> None:
+    """Extend the axis so that the text beside the bars stays inside."""
+    bars = [bar for group in panel.groups.values() for bar in group]
+    if not place.patches or not bars:
+        return
+    low, width = min(0.0, place.get_xlim()[0]), inches(place)
+    high = max(_end(bar) for bar in bars) or 1.0
+    for bar in bars:
+        share = min(0.8, (text_width(bar.text, SMALL) + 0.08) / width)
+        high = max(high, low + (_end(bar) - low) / (1 - share))
+    place.set_xlim(low, high)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
-from fedast.reproduce.figures.drawing import GREY, empty, frame, runs_if_any
+from fedast.records.run import ALL_TASKS
+from fedast.report.looks import looks
+from fedast.reproduce.figures.bars import Bar, BarPanel, draw_bars
+from fedast.reproduce.figures.drawing import done_text, task_title
 from fedast.reproduce.figures.registry import study_figure
 from fedast.reproduce.gains import gains_of
-from fedast.reproduce.results import StudyResults
+from fedast.reproduce.results import Key, Missing, StudyResults
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,40 +20,42 @@ if TYPE_CHECKING:
 @study_figure("race", roles=("series",))
 def race(results: StudyResults) -> Figure:
     """Mean times of the study's first variant and of its baseline, with seeds as dots."""
-    figure = frame(1, 1, 7.5, 3.6)
-    (panel,) = figure.axes
     ours = next(iter(results.folders))
     theirs = next((key for key in results.folders if results.baseline in key), ours)
-    if not runs_if_any(results, ours) or not runs_if_any(results, theirs):
-        empty(panel)
-        return figure
+    panel = race_panel(results, ours, theirs)
+    algorithms = {", ".join(key): results.algorithm(key) for key in (theirs, ours)}
+    seeds = sorted(results.runs.get(ours, ()))
+    which = f", seeds {seeds[0]} to {seeds[-1]}" if seeds else ""
+    what = done_text(results) + which
+    return draw_bars([panel], looks(algorithms), what, results.columns, strong=ALL_TASKS)
+
+
+def race_panel(results: StudyResults, ours: Key, theirs: Key) -> BarPanel:
+    """A group for each task and one for all of them."""
     tasks: list[str | None] = [*results.targets[ours], None]
-    for place, task in enumerate(tasks):
-        for key, shift, colour in ((theirs, -0.2, "#b8bcc2"), (ours, 0.2, "#1f6fb4")):
-            times = [time for time in results.times(key, task).values() if time is not None]
-            if not times:
-                continue
-            label = key[-1] if place == 0 else None
-            mean = statistics.fmean(times)
-            panel.barh(place + shift, mean, height=0.36, color=colour, label=label)
-            panel.scatter(times, [place + shift] * len(times), s=9, color="black", alpha=0.5)
-        gain = next(g for g in gains_of(results, task) if g.variant == ours)
+    return BarPanel(
+        "",
+        {
+            ALL_TASKS if task is None else task_title(task): [
+                _bar(results, key, task, told=key == ours) for key in (theirs, ours)
+            ]
+            for task in tasks
+        },
+    )
+
+
+def _bar(results: StudyResults, key: Key, task: str | None, *, told: bool) -> Bar:
+    label = ", ".join(key)
+    try:
+        times = tuple(time for time in results.times(key, task).values() if time is not None)
+    except Missing:
+        return Bar(label, None, "not run")
+    if not times:
+        return Bar(label, None, "not reached")
+    text = ""
+    if told:
+        gain = next(found for found in gains_of(results, task) if found.variant == key)
         if gain.gains:
-            panel.annotate(
-                f"{statistics.fmean(gain.gains):.0f} % earlier",
-                (max(t for t in gain.times.values() if t is not None), place + 0.2),
-                xytext=(8, 0), textcoords="offset points", va="center", fontsize=9,
-                fontweight="bold" if task is None else "normal",
-            )  # fmt: skip
-    panel.set_yticks(range(len(tasks)), [task or "all four done" for task in tasks])
-    panel.invert_yaxis()
-    panel.set_xlabel("simulated time until the target is " + _done(results))
-    seeds = sorted(results.runs[ours])
-    panel.legend(frameon=False, loc="upper right", title=f"seeds {seeds[0]} to {seeds[-1]}")
-    panel.tick_params(axis="y", length=0)
-    panel.spines["left"].set_color(GREY)
-    return figure
-
-
-def _done(results: StudyResults) -> str:
-    return "held for five evaluations" if results.criterion == "held" else "reached"
+            percent = statistics.fmean(gain.gains)
+            text = f"{abs(percent):.0f} % {'earlier' if percent >= 0 else 'later'}"
+    return Bar(label, statistics.fmean(times), text, dots=times)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedast.reproduce.figures.drawing import head
 from fedast.reproduce.figures.registry import find_figure
 from fedast.reproduce.results import StudyResults
 from fedast.reproduce.study import slug
@@ -14,7 +14,8 @@ from fedast.reproduce.study import slug
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DPI = 130
+DPI = 200
+_UNDATED: Mapping[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
 def draw_figures(results: StudyResults) -> dict[str, Figure]:
@@ -24,26 +25,30 @@ def draw_figures(results: StudyResults) -> dict[str, Figure]:
     figures = {name: find_figure(name)(results) for name in results.figures}
     if results.disclaimer:
         for figure in figures.values():
-            _print_across(figure, results.disclaimer)
+            head(figure, results.disclaimer, color="#b03000", weight="bold")
     return figures
-
-
-def _print_across(figure: Figure, text: str) -> None:
-    characters = int(11 * figure.get_figwidth())
-    figure.suptitle(textwrap.fill(text, characters), fontsize=9, color="#b03000", weight="bold")
 
 
 def save_figures(figures: Mapping[str, Figure], folder: Path, study: str) -> dict[str, Path]:
     """Write PDF, SVG and PNG, the same bytes for the same figure; returns the PNG by name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    saved = {}
+    for name, figure in figures.items():
+        *_, saved[name] = save(figure, folder, f"{study}-{slug(name)}")
+    return saved
+
+
+def save(
+    figure: Figure, folder: Path, name: str, kinds: Sequence[str] = ("pdf", "svg", "png")
+) -> list[Path]:
+    """Write the same bytes for the same figure: PDF and SVG to publish, PNG to look at."""
     import matplotlib
 
-    folder.mkdir(parents=True, exist_ok=True)
-    undated: dict[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
-    saved = {}
-    with matplotlib.rc_context({"svg.hashsalt": study, "svg.fonttype": "none"}):
-        for name, figure in figures.items():
-            stem = f"{study}-{slug(name)}"
-            for suffix, metadata in undated.items():
-                figure.savefig(folder / f"{stem}.{suffix}", dpi=DPI, metadata=metadata)
-            saved[name] = folder / f"{stem}.png"
-    return saved
+    paths = [folder / f"{name}.{kind}" for kind in kinds]
+    # PDF: fonts as publishers want them.
+    with matplotlib.rc_context(
+        {"svg.hashsalt": name, "svg.fonttype": "none", "pdf.fonttype": 42, "hatch.linewidth": 0.4}
+    ):
+        for kind, path in zip(kinds, paths, strict=True):
+            figure.savefig(path, dpi=DPI, metadata=_UNDATED.get(kind, {}))
+    return paths

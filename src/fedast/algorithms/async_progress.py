@@ -1,4 +1,4 @@
-"""One task inside an asynchronous algorithm: its target of active requests, buffer and progress."""
+"""How far a task is in an asynchronous algorithm: its progress, active requests and buffer."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def least_requests(spec: TaskSpec) -> int:
 
 
 @final
-class TaskState:
-    """One task's part of the server: its target, its buffer, its progress."""
+class AsyncProgress:
+    """A task's ``Progress`` with what only asynchronous algorithms have: its target of active
+    requests and its buffer. It never leaves the algorithm."""
 
     __slots__ = ("buffer", "buffer_size", "progress", "ratio", "target", "updates", "weights")
 
