@@ -1,6 +1,8 @@
 # fedast: everything starts here. Needs only Python 3.11+ (with venv) and make.
 #   make demo       set up, then watch FedAST train three models at once
 #   make test       set up, then run every check of the default test command
+#   make ui-test    the page in a real browser, which is installed with apt-get where it may
+#   make screenshots  of the page, for the documentation
 #   make test-all   the same, with the long tests and those on the real data sets
 #   make test-data  only the tests on the real data sets
 #   make test-cuda  only the tests that need a CUDA device
@@ -21,7 +23,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 4
 
-.PHONY: help setup demo test chaos soak soak-table fuzz flower test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
+.PHONY: help setup demo test ui-test screenshots browser chaos soak soak-table fuzz flower test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -32,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "==> Making $(VENV) and installing fedast with its pinned dependencies (a few minutes)"
 	@$(PYTHON) -c 'import sys; sys.exit("fedast needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hf,deploy,export,sweep]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hf,deploy,export,sweep,ui]'
 	@touch $(STAMP)
 
 demo: $(STAMP)
@@ -50,9 +52,23 @@ test: lint
 	@echo "==> Tests"
 	$(BIN)/python -m pytest -n 2
 
+# Without a browser the tests fail.
+ui-test: $(STAMP) browser
+	@echo "==> The page in a real browser"
+	$(BIN)/python -m pytest -m browser -s tests/ui
+
+screenshots: $(STAMP) browser
+	@echo "==> Screenshots of the page, from fresh runs, into docs/images/"
+	$(BIN)/python -m tests.ui.screenshots
+
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	  { echo "==> Installing chromium"; apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; } || \
+	    echo "chromium cannot be installed here: install it, or put it on the PATH"; }
+
 test-all: lint
 	@echo "==> All tests: the long ones and those on the real data sets too"
-	$(BIN)/python -m pytest -n 2 -m 'not cuda and not chaos and not flower'
+	$(BIN)/python -m pytest -n 2 -m 'not cuda and not chaos and not flower and not browser'
 
 test-data: $(STAMP)
 	@echo "==> Tests on the real data sets, which are fetched once (about 200 MB)"

@@ -8,6 +8,7 @@ import os
 import re
 import urllib.error
 import urllib.request
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,17 @@ def test_health_meters_and_status_over_http(tmp_path: Path) -> None:
     code, text = seen["health"]
     assert code == 200
     assert set(json.loads(text)["checks"]) == {"event_loop", "work", "commits", "transport", "disk"}
-    assert json.loads(seen["status"][1])["client_count"] == 4
+    status = json.loads(seen["status"][1])
+    assert status["client_count"] == 4
+    assert status["commit_age"] >= 0
+    assert {int(client) for client in status["last_seen"]} == set(range(4))
+    out = [work for held in status["work"].values() for work in held]
+    assert Counter((work["task"], str(work["version"])) for work in out) == {
+        (task, version): count
+        for task, versions in status["versions"].items()
+        for version, count in versions.items()
+    }
+    assert sum(status["counted"].values()) == sum(t["updates"] for t in status["tasks"].values())
     assert seen["none"][0] == 404
     code, text = seen["few"]
     assert code == 503

@@ -44,10 +44,11 @@ def find(root: Path, title: str = "") -> Iterator[Found]:
     folder are not followed."""
     real = os.path.realpath(root)
     prefix = f"{title}/" if title else ""
+    federation = os.path.isfile(os.path.join(real, FEDERATION))
 
     def found(place: str, relative: str, kind: Kind, stamp: Stamp) -> Found:
         name = prefix + relative if relative else title or Path(real).name
-        if name == RUN:  # a federation is shown by itself; "run" would say nothing
+        if name == RUN and federation:  # "run" alone would say nothing
             name = f"{Path(real).name}/{RUN}"
         number = hashlib.blake2b(f"{kind} {place}".encode(), digest_size=6).hexdigest()
         return Found(number, name, Path(place), kind, stamp)

@@ -13,7 +13,16 @@ from typing import Any, final
 from fedast.records import compact
 from fedast.records.lock import LOCK
 from fedast.records.metrics import Point
-from fedast.records.run import CONFIG, EVENTS, RESULT, SERIES, TaskResult, UnusableFolder, read_run
+from fedast.records.run import (
+    CONFIG,
+    CURVES,
+    EVENTS,
+    RESULT,
+    SERIES,
+    TaskResult,
+    UnusableFolder,
+    read_run,
+)
 from fedast.records.series import Follower
 from fedast.records.toml import flat
 from fedast.report.ui.columns import short
@@ -97,6 +106,8 @@ class Record:
         if found.kind == "compact":
             self._take_compact(compact.read(found.path))
         elif RESULT in found.stamp:
+            if CURVES not in found.stamp:  # nor is a link followed that leads elsewhere
+                raise UnusableFolder(f"{found.path}: holds no finished run (it has no {CURVES})")
             result = read_run(found.path)
             self._results = dict(result.tasks)
             self._facts = {
@@ -221,7 +232,7 @@ class Record:
             except UnusableFolder as error:
                 if not self._results:
                     raise
-                self._unreadable = str(error)
+                self._unreadable, self._history = str(error), None
         if EVENTS in stamp:
             return self._follow_events()
         if self._history is None:

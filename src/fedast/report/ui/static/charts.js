@@ -213,6 +213,7 @@ export function chart(spec, { label } = {}) {
   }
   it.update = (next) => {
     it.spec = next;
+    element.dataset.points = String(next.lines.reduce((sum, line) => sum + (line.quiet ? 0 : line.y.filter((v) => v !== null && v !== undefined).length), 0));
     if (!it.plot || it.built !== shape(next) || none(next)) build();
     else it.plot.setData(table(next.lines));
   };
