@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -26,7 +27,7 @@ from fedast.records.files import write_atomically
 from fedast.records.lock import locked
 from fedast.records.run import CONFIG, RunResult
 from fedast.report.compare import Comparison, compare
-from fedast.run.batch import BatchRun, Interrupted, Pulse, alone, default_jobs
+from fedast.run.batch import BatchRun, Interrupted, Pulse, alone
 from fedast.run.build import check_inputs
 from fedast.run.checkpointing import Every
 from fedast.run.continuing import found_again, made_ready
@@ -41,7 +42,7 @@ def compare_configs(
     baseline: str | None,
     out: str | None,
     jobs: int | None,
-    on: str = "local",
+    on: str | Mapping[str, Any] = "local",
     resume: bool = False,
     checkpoint_every: str | None = None,
     settings: Sequence[str],
@@ -80,7 +81,7 @@ def resume_comparison(
     *,
     out: str,
     jobs: int | None,
-    on: str,
+    on: str | Mapping[str, Any],
     checkpoint_every: str | None,
     offline: bool,
     quiet: bool,
@@ -109,7 +110,7 @@ def _carry_out(
     folder: Path | None,
     *,
     jobs: int | None,
-    on: str,
+    on: str | Mapping[str, Any],
     resume: bool,
     overwrite: bool = False,
     notes: Sequence[str] = (),
@@ -120,9 +121,10 @@ def _carry_out(
     configs = wanted.configs
     if wanted.every is not None:
         Every.parse(wanted.every)
-    executor = EXECUTORS.parse(on, "--on").build()
+    where = EXECUTORS.parse(on, "--on")
+    executor = where.build()
     prepare_data(list(configs.values()), offline)
-    jobs = jobs or default_jobs()
+    jobs = jobs or where.jobs()
     with nullcontext() if folder is None else locked(folder):
         kept, left = _sorted_out(
             _runs(wanted, folder, jobs), events=wanted.events, overwrite=overwrite, resume=resume

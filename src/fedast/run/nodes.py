@@ -29,7 +29,7 @@ def my_facts() -> Facts:
     except PackageNotFoundError:
         installed = "none"
     gpus: tuple[str, ...] = ()
-    if installed != "none":
+    if installed != "none" and Path("/dev/nvidiactl").exists():  # torch takes seconds to import
         import torch
 
         if torch.cuda.is_available():

@@ -75,7 +75,7 @@ def executor_contract(executor: Any, *, survives: bool = True) -> type[ExecutorC
     return type("TestExecutor", (ExecutorContract,), fields)
 
 
-def _config(folder: Path, seed: int, **options: Any) -> RunConfig:
+def small_config(folder: Path, seed: int, **options: Any) -> RunConfig:
     folder.mkdir(exist_ok=True)
     (folder / "contract_task.py").write_text(textwrap.dedent(_TASK), encoding="utf-8")
     table = {
@@ -101,7 +101,7 @@ class ExecutorContract:
 
     def test_a_run_is_what_it_is_alone(self, tmp_path: Path) -> None:
         task, out = tmp_path / "task", tmp_path / "out"
-        runs = [BatchRun(f"run {n}", _config(task, n), out / str(n)) for n in range(3)]
+        runs = [BatchRun(f"run {n}", small_config(task, n), out / str(n)) for n in range(3)]
         here: dict[int, bool] = {}
         pulses: list[Pulse] = []
         results = self.executor(
@@ -135,7 +135,7 @@ class ExecutorContract:
         def coming() -> Iterator[BatchRun]:
             for number in range(4):
                 ahead.append(number - ended)
-                yield BatchRun("run", _config(tmp_path / "task", number, rounds=2), None)
+                yield BatchRun("run", small_config(tmp_path / "task", number, rounds=2), None)
 
         def done(number: int, result: Any, compute: Any) -> None:
             nonlocal ended
@@ -146,8 +146,8 @@ class ExecutorContract:
 
     def test_one_that_fails_does_not_end_the_others(self, tmp_path: Path) -> None:
         runs = [
-            BatchRun("bad", _config(tmp_path / "task", 0, trouble="raise"), None),
-            BatchRun("good", _config(tmp_path / "task", 1), None),
+            BatchRun("bad", small_config(tmp_path / "task", 0, trouble="raise"), None),
+            BatchRun("good", small_config(tmp_path / "task", 1), None),
         ]
         failed: dict[int, Exception] = {}
         results = self.executor(
@@ -160,8 +160,8 @@ class ExecutorContract:
             self.executor(runs, jobs=1)
 
     def test_one_that_is_pruned_ends_with_what_it_has(self, tmp_path: Path) -> None:
-        endless = _config(tmp_path / "task", 0, rounds=10**6)
-        other = _config(tmp_path / "task", 1)
+        endless = small_config(tmp_path / "task", 0, rounds=10**6)
+        other = small_config(tmp_path / "task", 1)
         begun: set[int] = set()
         results = self.executor(
             [BatchRun("a", endless, tmp_path / "a"), BatchRun("b", other, tmp_path / "b")],
@@ -173,7 +173,7 @@ class ExecutorContract:
         assert read_run(tmp_path / "a").interrupted
 
     def test_all_stop_and_go_on_to_the_same_result(self, tmp_path: Path) -> None:
-        config = _config(tmp_path / "task", 0, rounds=2000)
+        config = small_config(tmp_path / "task", 0, rounds=2000)
         run = BatchRun("run", config, tmp_path / "out", every="60s")
         begun: list[Pulse] = []
         with pytest.raises(Interrupted):
@@ -188,7 +188,7 @@ class ExecutorContract:
     def test_one_whose_worker_is_killed_is_begun_again(self, tmp_path: Path) -> None:
         if not self.survives:
             pytest.skip("this executor says that the run has failed")
-        config = _config(tmp_path / "task", 0, rounds=200, trouble="kill")
+        config = small_config(tmp_path / "task", 0, rounds=200, trouble="kill")
         said: list[str] = []
         run = BatchRun("run", config, tmp_path / "out", every="5")
         (result,) = self.executor([run], jobs=1, say=said.append)
