@@ -74,6 +74,10 @@ class WorkerLost(Exception):
     """What carried out a run is gone: its process, its machine. It is no fault of the run."""
 
 
+class ClusterLost(Exception):
+    """What the workers were on does not answer any more; finished runs are kept."""
+
+
 Ended: TypeAlias = tuple[int, tuple[RunResult, Compute] | Exception]
 """A run's number, and what came of it."""
 

@@ -24,14 +24,14 @@ from fedast.config.schema import Compute
 from fedast.parts.errors import ConfigError
 from fedast.records.files import write_atomically
 from fedast.records.run import RESULT, RunResult
-from fedast.run.batch import Ended, Pulse, Work, WorkerLost, carry_out
+from fedast.run.batch import ClusterLost, Ended, Pulse, Work, WorkerLost, carry_out
 from fedast.run.executors import Executor, ExecutorOptions
 from fedast.run.nodes import Facts, my_facts, problems
 
 if TYPE_CHECKING:
     from fedast.run.batch import BatchRun
 
-_ASK = 0.2
+_LOOK = 0.2
 """Seconds between two looks at the mailbox."""
 _ENDING = 120.0
 """Seconds that runs which were asked to end have for it."""
@@ -210,12 +210,13 @@ class RayWorkers:
         self._running: dict[Any, int] = {}
         self._out: dict[int, Path | None] = {}
         self._halted: set[int] = set()
+        self._kept: list[Pulse] = []
         self._due = 0.0
 
     def begin(self, work: Work) -> None:
         self._out[work.number] = work.out
         self._halted.discard(work.number)
-        self._ray.get(self._post.halt.remote(work.number, False))
+        self._ask(self._post.halt.remote(work.number, False))
         token, files = None, {}
         if work.out is not None:
             if self._options.shared is not False:
@@ -236,19 +237,26 @@ class RayWorkers:
     def pulses(self) -> Iterator[Pulse]:
         if time.monotonic() < self._due or not self._ray.is_initialized():
             return
-        self._due = time.monotonic() + _ASK
-        pulses, deliveries = self._ray.get(self._post.collect.remote())
+        self._collect()
+        kept, self._kept = self._kept, []
+        yield from kept
+
+    def _collect(self) -> None:
+        self._due = time.monotonic() + _LOOK
+        pulses, deliveries = self._ask(self._post.collect.remote())
+        self._kept += pulses
         for number, files in deliveries:
-            out = self._out.get(number)
-            if out is not None:
+            out = self._out[number]
+            if out is not None and number in self._running.values():
                 write_files(out, files)
-        yield from pulses
 
     def ended(self) -> Iterator[Ended]:
         if not self._running:
             return
         waiting = list(self._running)
         ready, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=0)
+        if ready:
+            self._collect()  # what they sent before they ended, and not after their last files
         for reference in ready:
             number = self._running.pop(reference)
             yield number, self._outcome(number, reference)
@@ -268,6 +276,15 @@ class RayWorkers:
         if out is not None and files is not None:
             write_files(out, files)
         return result, compute
+
+    def _ask(self, reference: Any) -> Any:
+        try:
+            return self._ray.get(reference)
+        except (self._ray.exceptions.RayError, ConnectionError) as error:
+            raise ClusterLost(
+                f"Ray does not answer any more ({type(error).__name__}); finished runs are kept: "
+                "start Ray again and repeat the command"
+            ) from None
 
     def rest(self) -> None:
         pass
@@ -327,7 +344,7 @@ def _remote_run(
     over = threading.Event()
 
     def ask() -> None:
-        while not over.wait(_ASK):
+        while not over.wait(_LOOK):
             if ray.get(post.halted.remote(work.number)):
                 halted.set()
 
@@ -362,7 +379,7 @@ def _remote_run(
 def _mirror(out: Path, deliver: Callable[[dict[str, bytes]], None], over: threading.Event) -> None:
     """Send what a run could go on from as it is written: its configuration and checkpoints."""
     sent: set[str] = set()
-    while not over.wait(_ASK):
+    while not over.wait(_LOOK):
         names = {path.name for path in (out / _CHECKPOINTS).glob("*.json")} - sent
         if names:
             try:
