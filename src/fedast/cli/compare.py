@@ -17,7 +17,7 @@ from fedast.algorithms.options import ALGORITHMS
 from fedast.cli.board import Board
 from fedast.cli.comparison import WANTED, Wanted, read_wanted, write_wanted
 from fedast.cli.interrupt import interruptible
-from fedast.cli.loading import check_out, load_noted, prepare_data, print_note
+from fedast.cli.loading import check_every, check_out, load_noted, prepare_data, print_note
 from fedast.cli.tables import comparison_table, saturation_warnings
 from fedast.config.load import load
 from fedast.config.notes import Note, for_all, lines
@@ -29,7 +29,6 @@ from fedast.records.run import CONFIG, RunResult
 from fedast.report.compare import Comparison, compare
 from fedast.run.batch import BatchRun, Interrupted, Pulse, alone
 from fedast.run.build import check_inputs
-from fedast.run.checkpointing import Every
 from fedast.run.continuing import found_again, made_ready
 from fedast.run.executors import EXECUTORS, Executor
 
@@ -119,8 +118,7 @@ def _carry_out(
     as_json: bool,
 ) -> None:
     configs = wanted.configs
-    if wanted.every is not None:
-        Every.parse(wanted.every)
+    check_every(wanted.every)
     where = EXECUTORS.parse(on, "--on")
     executor = where.build()
     prepare_data(list(configs.values()), offline)

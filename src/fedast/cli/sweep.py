@@ -13,14 +13,13 @@ import click
 from rich.console import Console
 
 from fedast.cli.interrupt import interruptible
-from fedast.cli.loading import check_out, prepare_data
+from fedast.cli.loading import check_every, check_out, prepare_data
 from fedast.cli.sweep_board import SweepBoard, point_text, trials_table
 from fedast.parts.errors import ConfigError
 from fedast.records.run import CONFIG
 from fedast.records.sweeps import SWEEP, Trial, read_sweep, read_trials
 from fedast.run.batch import Interrupted
 from fedast.run.build import check_inputs
-from fedast.run.checkpointing import Every
 from fedast.run.executors import EXECUTORS
 from fedast.sweeps.conduct import Unwatched
 from fedast.sweeps.run import SweepOutcome, check_same, run_sweep
@@ -56,8 +55,7 @@ def sweep_file(
     where = {"device": device, "trainer": trainer, "precision": precision}
     computing = [f'compute.{key}="{value}"' for key, value in where.items() if value is not None]
     wanted = load_sweep(file, settings=(*settings, *computing), trials=trials, seeds=seeds)
-    if checkpoint_every is not None:
-        Every.parse(checkpoint_every)
+    check_every(checkpoint_every)
     where_to = EXECUTORS.parse(on, "--on")
     executor = where_to.build()
     out = f"sweeps/{wanted.study.name}" if out is None else out
