@@ -93,9 +93,9 @@ def write_run(
                 staleness_mean=4.05,
                 staleness_max=9,
                 finish_reason="time",
+                curve=tuple(curve),
             )
             for name, curve in curves.items()
         }
-        found = {name: tuple(curve) for name, curve in curves.items()}
-        write_result(folder, RunResult(algorithm, seed, results, 101.0, 10.1, 396.0, found))
+        write_result(folder, RunResult(algorithm, seed, results, 101.0, 10.1, 396.0))
     return folder
