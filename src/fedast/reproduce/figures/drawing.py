@@ -97,6 +97,8 @@ def name_axes(figure: Figure, panels: Sequence[Axes], x: str, y: Sequence[str]) 
     columns = next(
         (count for count in range(len(labels), 1, -1) if _legend_width(labels, count) <= room), 1
     )
+    lines = -(-len(labels) // columns) * max(label.count("\n") + 1 for label in labels)
+    figure.set_figheight(figure.get_figheight() + (lines - 1) * 1.6 * SMALL / 72)
     figure.legend(
         list(found.values()), labels, loc="outside lower center", frameon=False, ncols=columns,
         fontsize=SMALL, handlelength=2.2, columnspacing=1.2,
