@@ -11,6 +11,7 @@ from typing import Any
 from fedast.records import toml
 from fedast.records.metrics import Point
 from fedast.records.run import CONFIG, SERIES, RunResult, TaskResult, write_result
+from fedast.records.sweeps import State, Trial, append_trial, write_sweep
 
 CLIENTS = 60
 GROUPS = (1.3, 1.0, 0.7)
@@ -93,9 +94,45 @@ def write_run(
                 staleness_mean=4.05,
                 staleness_max=9,
                 finish_reason="time",
+                curve=tuple(curve),
             )
             for name, curve in curves.items()
         }
-        found = {name: tuple(curve) for name, curve in curves.items()}
-        write_result(folder, RunResult(algorithm, seed, results, 101.0, 10.1, 396.0, found))
+        write_result(folder, RunResult(algorithm, seed, results, 101.0, 10.1, 396.0))
+    return folder
+
+
+def write_sample_sweep(folder: Path, trials: int = 14) -> Path:
+    """A sweep under way, with one run to look at."""
+    folder.mkdir(parents=True)
+    parameters = [
+        {"name": "algorithm.server_lr", "kind": "float", "low": 0.1, "high": 2.0, "log": True},
+        {"name": "algorithm.ratio", "kind": "choice", "choices": [4, 8]},
+        {"name": "tasks.*.client_lr", "kind": "float", "low": 0.02, "high": 0.3, "log": True},
+    ]
+    objective = {"value": "finish_time", "task": None, "over": None, "direction": "minimize"}
+    table = {"title": "Learning rates", "objective": objective, "parameters": parameters}
+    write_sweep(folder, {**table, "trials": trials + 2})
+    draw = random.Random(3)
+    for number in range(trials):
+        rate, ratio, client = (
+            0.1 * 20 ** draw.random(),
+            draw.choice((4, 8)),
+            0.02 * 15 ** draw.random(),
+        )
+        values = (round(rate, 4), ratio, round(client, 4))
+        state: State = (
+            "running" if number == trials - 1 else "pruned" if number % 5 == 4 else "complete"
+        )
+        value = 30 + 40 * abs(math.log(rate / 0.6)) + 20 * abs(math.log(client / 0.1)) + ratio
+        run = f"trial-{number:04}/seed-1"
+        append_trial(
+            folder,
+            Trial(
+                number, state, dict(zip((p["name"] for p in parameters), values, strict=True)),
+                value=round(value, 2) if state == "complete" else None,
+                bound=60.0 if state == "pruned" else None, runs=(run,), wall_seconds=4.2,
+            ),
+        )  # fmt: skip
+    write_run(folder / "trial-0000" / "seed-1")
     return folder

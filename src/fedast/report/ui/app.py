@@ -22,10 +22,12 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fedast.report.looks import colour_of, display_name
 from fedast.report.ui.compare import compared
 from fedast.report.ui.detail import detail
 from fedast.report.ui.find import Found
 from fedast.report.ui.library import Library
+from fedast.report.ui.sweep import sweep_detail
 from fedast.version import __version__
 
 AskFederation: TypeAlias = Callable[[Found], Mapping[str, Any]]
@@ -73,6 +75,8 @@ def make_app(library: Library, token: str, ask: AskFederation | None = None) -> 
         return _json({
             "version": version, "ready": library.ready, "fedast": __version__, "runs": rows,
             "gone": gone, "folders": [str(root) for root in library.roots],
+            "algorithms": _looks({str(row.get("algorithm")) for row in rows}),
+            "sweeps": [{"id": found.id, "name": found.name} for found in library.sweeps()],
             "federations": [{"id": f.id, "name": f.name} for f in library.federations()],
         })  # fmt: skip
 
@@ -83,6 +87,10 @@ def make_app(library: Library, token: str, ask: AskFederation | None = None) -> 
     def run(request: Request) -> Response:
         with library.record(request.path_params["id"]) as (record, history):
             return _json(detail(record, history))
+
+    def sweep(request: Request) -> Response:
+        found = library.sweep(request.path_params["id"])
+        return _json(sweep_detail(found, library.ids()))
 
     def config(request: Request) -> Response:
         return _json({number: library.config(number) for number in _ids(request)})
@@ -113,6 +121,7 @@ def make_app(library: Library, token: str, ask: AskFederation | None = None) -> 
             Route("/api/runs", runs),
             Route("/api/keys", keys),
             Route("/api/run/{id}", run),
+            Route("/api/sweep/{id}", sweep),
             Route("/api/config", config),
             Route("/api/compare", compare),
             Route("/api/federation/{id}", federation),
@@ -193,6 +202,13 @@ class Doorkeeper:
 
     def _right(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self._token.encode())
+
+
+def _looks(algorithms: set[str]) -> dict[str, dict[str, str]]:
+    """How algorithms are written and drawn, as in every figure."""
+    return {
+        name: {"name": display_name(name), "color": colour_of(name)} for name in sorted(algorithms)
+    }
 
 
 def _refused(status: int, why: str) -> Response:

@@ -11,8 +11,9 @@ from typing import Literal, TypeAlias
 
 from fedast.records.lock import LOCK
 from fedast.records.run import CONFIG, CURVES, EVENTS, MODELS, RESULT, SERIES
+from fedast.records.sweeps import SWEEP, TRIALS
 
-Kind: TypeAlias = Literal["run", "compact", "federation"]
+Kind: TypeAlias = Literal["run", "compact", "federation", "sweep"]
 _FILES = (CONFIG, RESULT, CURVES, SERIES, EVENTS, LOCK)
 _NEVER = {MODELS, "checkpoints", "diary", "keys", "authority", "clients", "logs", "node_modules"}
 """Folders without records, some of them large or private."""
@@ -64,6 +65,8 @@ def find(root: Path, title: str = "") -> Iterator[Found]:
         if is_federation:
             below[:] = [RUN] if RUN in below else []
             yield found(place, relative, "federation", {})
+        if SWEEP in here:
+            yield found(place, relative, "sweep", _stamp(place, [SWEEP, TRIALS], real))
         if here & {CONFIG, RESULT, SERIES}:
             stamp = _stamp(place, [name for name in _FILES if name in here], real)
             yield found(place, relative, "run", stamp)

@@ -52,9 +52,10 @@ async function load() {
   const changed = new Set(found.gone);
   for (const id of found.gone) { state.runs.delete(id); state.selected.delete(id); }
   for (const run of found.runs) { state.runs.set(run.id, run); changed.add(run.id); }
-  for (const key of ["version", "ready", "folders", "federations", "algorithms", "sweeps"]) {
+  for (const key of ["version", "ready", "folders", "federations", "sweeps"]) {
     if (found[key] !== undefined) state[key] = found[key];
   }
+  Object.assign(state.algorithms, found.algorithms);
   columns.clear();
   tell(changed);
 }
