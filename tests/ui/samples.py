@@ -105,7 +105,7 @@ def write_run(
 def write_sample_sweep(folder: Path, trials: int = 14) -> Path:
     """A sweep under way, with one run to look at."""
     folder.mkdir(parents=True)
-    parameters = [
+    parameters: list[dict[str, Any]] = [
         {"name": "algorithm.server_lr", "kind": "float", "low": 0.1, "high": 2.0, "log": True},
         {"name": "algorithm.ratio", "kind": "choice", "choices": [4, 8]},
         {"name": "tasks.*.client_lr", "kind": "float", "low": 0.02, "high": 0.3, "log": True},
@@ -115,15 +115,12 @@ def write_sample_sweep(folder: Path, trials: int = 14) -> Path:
     write_sweep(folder, {**table, "trials": trials + 2})
     draw = random.Random(3)
     for number in range(trials):
-        rate, ratio, client = (
-            0.1 * 20 ** draw.random(),
-            draw.choice((4, 8)),
-            0.02 * 15 ** draw.random(),
-        )
+        rate, client = 0.1 * 20 ** draw.random(), 0.02 * 15 ** draw.random()
+        ratio = draw.choice((4, 8))
         values = (round(rate, 4), ratio, round(client, 4))
-        state: State = (
-            "running" if number == trials - 1 else "pruned" if number % 5 == 4 else "complete"
-        )
+        state: State = "pruned" if number % 5 == 4 else "complete"
+        if number == trials - 1:
+            state = "running"
         value = 30 + 40 * abs(math.log(rate / 0.6)) + 20 * abs(math.log(client / 0.1)) + ratio
         run = f"trial-{number:04}/seed-1"
         append_trial(

@@ -1,6 +1,7 @@
 // A sweep: its trials as a table and as parallel coordinates.
 import { h, replace, card, empty } from "./dom.js";
 import { get, state } from "./state.js";
+import { isDark } from "./palette.js";
 import { number, plain, plural, seconds } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -11,7 +12,7 @@ const PILLS = { complete: "finished", running: "running", pruned: "stopped", mis
 const SCALE = [[0, 52, 110], [60, 77, 109], [124, 123, 120], [187, 174, 109], [253, 231, 55]];
 
 function shade(part) {
-  const at = Math.min(0.9999, Math.max(0, part)) * (SCALE.length - 1);
+  const at = Math.min(0.9999, Math.max(0, isDark() ? 1 - part : part)) * (SCALE.length - 1);
   const [low, high] = [SCALE[Math.floor(at)], SCALE[Math.floor(at) + 1]];
   return `rgb(${low.map((c, i) => Math.round(c + (high[i] - c) * (at % 1))).join(",")})`;
 }
@@ -67,7 +68,7 @@ export function sweepView({ id }) {
     if (!built) {
       built = true;
       replace(element, head, h("div", { class: "cards" },
-        card("Trials in parallel", { wide: true, note: "A line is a trial: its value of each parameter, and what came of it. The colour is its rank, darkest the best; thin grey lines have no value." }, lines),
+        card("Trials in parallel", { wide: true, note: "A line is a trial: its value of each parameter, and what came of it. The thick line is the best, colours go by rank; thin grey lines have no value." }, lines),
         card("Trials", { wide: true }, table)));
     }
     const { objective } = found;
@@ -153,6 +154,7 @@ export function sweepView({ id }) {
     element,
     title: () => found?.title ?? "Sweep",
     update: () => { due ??= setTimeout(() => { due = null; if (state.sweeps.some((each) => each.id === id)) load(); }, 500); },
+    restyle: () => { if (built) draw(); },
     destroy: () => { gone = true; clearTimeout(due); },
   };
 }
