@@ -37,7 +37,7 @@ def write_run(
     config: dict[str, Any] = {
         "seed": seed,
         "algorithm": {"name": algorithm, "server_lr": server_lr},
-        "simulation": {"clients": CLIENTS},
+        "simulation": {"clients": CLIENTS, "max_time": math.inf},
         "tasks": [
             {"name": name, "use": "digits-mlp", "target": 0.9, "requests": 10, "buffer": 4}
             for name in tasks

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import math
 import mimetypes
 from collections.abc import AsyncIterator, Callable, Mapping
 from importlib.resources import files
@@ -75,7 +76,7 @@ def make_app(library: Library, token: str, ask: AskFederation | None = None) -> 
         return _json({
             "version": version, "ready": library.ready, "fedast": __version__, "runs": rows,
             "gone": gone, "folders": [str(root) for root in library.roots],
-            "algorithms": _looks({str(row.get("algorithm")) for row in rows}),
+            "algorithms": _looks({str(row["algorithm"]) for row in rows if row.get("algorithm")}),
             "sweeps": [{"id": found.id, "name": found.name} for found in library.sweeps()],
             "federations": [{"id": f.id, "name": f.name} for f in library.federations()],
         })  # fmt: skip
@@ -220,8 +221,19 @@ def _gone(request: Request, error: Exception) -> Response:
 
 
 def _json(content: Any) -> Response:
-    text = json.dumps(content, separators=(",", ":"), allow_nan=False, default=str)
+    try:
+        text = json.dumps(content, separators=(",", ":"), allow_nan=False, default=str)
+    except ValueError:  # a configuration may say inf, which JSON cannot
+        text = json.dumps(_finite(content), separators=(",", ":"), allow_nan=False, default=str)
     return Response(text, media_type="application/json")
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, float) and not math.isfinite(content):
+        return str(content)
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    return [_finite(value) for value in content] if isinstance(content, list | tuple) else content
 
 
 def _number(request: Request, name: str, default: int) -> int:

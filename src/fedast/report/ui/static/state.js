@@ -68,10 +68,23 @@ export async function column(key) {
   return columns.get(key);
 }
 
+let source = null;
+
+/** Listen to the server while somebody sees the page: a browser has few connections for all tabs. */
 export function connect() {
-  const source = new EventSource("/api/news");
-  source.onmessage = () => { setConnected(true); refresh().catch(() => setConnected(false)); };
-  source.onerror = () => setConnected(false);
+  const open = () => {
+    source = new EventSource("/api/news");
+    source.onmessage = () => { setConnected(true); refresh().catch(() => setConnected(false)); };
+    source.onerror = () => {
+      setConnected(false);
+      if (source.readyState === EventSource.CLOSED) setTimeout(() => { if (!document.hidden) open(); }, 3000);
+    };
+  };
+  document.addEventListener("visibilitychange", () => {
+    source.close();
+    if (!document.hidden) open();
+  });
+  open();
 }
 
 function setConnected(connected) {
