@@ -23,7 +23,7 @@ _EVERY = 0.7
 """Seconds between two looks at the folders, unless a look takes long."""
 _SHARE = 10
 """Looking takes at most this fraction of a core."""
-_KEPT = 200
+_KEPT = 250
 """Histories in memory."""
 _BATCH = 25
 """Records after which the page is told, while many are read."""
