@@ -10,6 +10,7 @@
 #   make soak       a campaign of random faults and attacks: HOURS=..., FAULTS=..., SEED=...; soak-table sums up
 #   make fuzz       the decoders and every subject, for MINUTES=...
 #   make flower     the Flower app on a real SuperLink, in an environment of its own
+#   make cluster    runs over a real Ray of three nodes on this machine, and through submitit
 #   make bench      speed of the control plane and simulator, training switched off
 #   make reproduce  every experiment of the paper that is not in results/ yet; all of them take perhaps two hours
 #                   on an H200-class GPU (an hour in fp16, estimated from 123 runs), not to be tried without one;
@@ -23,7 +24,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 4
 
-.PHONY: help setup demo test ui-test screenshots browser chaos soak soak-table fuzz flower test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
+.PHONY: help setup demo test ui-test screenshots browser chaos soak soak-table fuzz flower cluster test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -68,7 +69,7 @@ browser:
 
 test-all: lint
 	@echo "==> All tests: the long ones and those on the real data sets too"
-	$(BIN)/python -m pytest -n 2 -m 'not cuda and not chaos and not flower and not browser'
+	$(BIN)/python -m pytest -n 2 -m 'not cuda and not chaos and not flower and not browser and not cluster'
 
 test-data: $(STAMP)
 	@echo "==> Tests on the real data sets, which are fetched once (about 200 MB)"
@@ -105,6 +106,19 @@ $(FLOWER)/.installed: pyproject.toml constraints-flower.txt
 flower: $(FLOWER)/.installed
 	@echo "==> The Flower app: its transport, and a real SuperLink with SuperNodes on loopback"
 	$(FLOWER)/bin/python -m pytest -m flower -W ignore::DeprecationWarning -s tests/federation/test_transports.py tests/federation/test_flower.py
+
+# Ray is large (79 MB) and the default tests do not need it, so it has an environment of its own.
+CLUSTER := .venv-cluster
+
+$(CLUSTER)/.installed: pyproject.toml constraints.txt
+	@echo "==> Making $(CLUSTER) and installing fedast with Ray and submitit (a few minutes)"
+	$(PYTHON) -m venv $(CLUSTER)
+	$(CLUSTER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cluster,sweep]' pytest pytest-xdist hypothesis
+	@touch $@
+
+cluster: $(CLUSTER)/.installed
+	@echo "==> Runs on a real Ray of three nodes and on submitit's local executor, with faults"
+	$(CLUSTER)/bin/python -m pytest -m cluster -s tests/cluster
 
 test-cuda: $(STAMP)
 	@echo "==> The exactness tests on a CUDA device"

@@ -15,6 +15,7 @@ from fedast.version import __version__ as __version__
 if TYPE_CHECKING:
     from fedast import plot as plot
     from fedast.aggregation.aggregators import AggregatorOptions, Mean, Median, TrimmedMean
+    from fedast.aggregation.delayed_nesterov import DelayedNesterov
     from fedast.aggregation.server_optimizers import (
         SGD,
         Adam,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "fedast.aggregation.aggregators": ("AggregatorOptions", "Mean", "Median", "TrimmedMean"),
+    "fedast.aggregation.delayed_nesterov": ("DelayedNesterov",),
     "fedast.aggregation.server_optimizers": (
         "Adam",
         "Fadas",
@@ -134,6 +136,7 @@ __all__ = [
     "ConfigWarning",
     "Constant",
     "DelayOptions",
+    "DelayedNesterov",
     "Fadas",
     "FedASTDynamic",
     "FedASTNoBuffer",

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fedast.aggregation import calibration as caches
 from fedast.aggregation.aggregators import AGGREGATORS, Mean, Median, TrimmedMean, clipped
 from fedast.aggregation.calibration import Cache, Calibrator, NoRoom, size_text
+from fedast.aggregation.delayed_nesterov import DelayedNesterov
 from fedast.aggregation.server import Server
 from fedast.aggregation.server_optimizers import (
     SERVER_OPTIMIZERS,
@@ -88,6 +89,43 @@ def test_momentum_by_hand_and_momentum_zero_is_plain() -> None:
     for _ in range(5):
         g = torch.randn(50)
         assert torch.equal(nothing.step(g, 3), plain.step(g, 3))
+
+
+def test_delayed_momentum_by_hand_and_zero_is_plain() -> None:
+    stepper = DelayedNesterov(beta=0.5, every=2).build(torch.zeros(2), 1, lr=0.1, scale=1.0)
+    steps = [stepper.step(torch.tensor([g, 1.0]), 0).tolist() for g in (2.0, 4.0, 0.0)]
+    # m = 0; then it becomes 3, which is added by half; what is not trained has no momentum
+    assert steps == [pytest.approx([x, 0.1]) for x in (0.2, 0.55, 0.15)]
+    again = DelayedNesterov(beta=0.5, every=2).build(torch.zeros(2), 1, lr=0.1, scale=1.0)
+    again.restore(stepper.state())
+    nothing = DelayedNesterov(beta=0.0, every=2).build(torch.zeros(2), 1, lr=0.3, scale=1.0)
+    for direction in torch.randn(5, 2):
+        assert torch.equal(again.step(direction, 0), stepper.step(direction, 0))
+        assert torch.equal(nothing.step(direction, 3), 0.3 * direction)
+
+
+def swings(beta: float, every: int, rate: float) -> bool:
+    """Whether x grows whose steps are computed from what it was some 25 rounds ago: a shifted
+    exponential delay, as in the paper's experiments, and older updates count less."""
+    stepper = DelayedNesterov(beta=beta, every=every).build(
+        torch.zeros(1, dtype=torch.float64), 1, lr=rate, scale=1.0
+    )
+    delay = torch.arange(8.0, 200.0, dtype=torch.float64)
+    weight = torch.exp((8 - delay) / 17) * (26 / (1 + delay)).clamp_max(2)
+    past = torch.ones(2200, dtype=torch.float64)  # the newest last
+    for _ in range(2000):
+        stale = (past[-200:-8].flip(0) * weight).sum() / weight.sum()
+        past = torch.cat([past[1:], past[-1:] - stepper.step(stale.reshape(1), 0)])
+    return bool(past[-200:].abs().max() > 1)
+
+
+def test_momentum_that_lags_by_a_latency_does_not_lower_the_stable_rate() -> None:
+    """... as it does when it is quicker."""
+    rate = 3.3 / 25
+    assert not swings(0.0, 1, rate)
+    assert not swings(0.5, 31, rate)
+    assert swings(0.5, 1, rate)
+    assert swings(0.5, 15, rate)
 
 
 def test_adam_yogi_and_fadas_by_hand() -> None:

@@ -189,6 +189,7 @@ OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "slope": ("0.2", ()),
     "fair": ("false", ()),
     "warmup": ("5.0", ()),
+    "momentum": ("0.0", ()),
     "average": ("false", ()),
 }
 """Another value, and what must be set beside it for the key to matter."""
@@ -376,6 +377,12 @@ TASK: dict[str, tuple[str, tuple[str, ...]]] = {
     "server_optimizer.fadas": ("{name='fadas'}", ()),
     "server_optimizer.sgd": ("{name='sgd'}", ("tasks.0.server_optimizer=momentum",)),
     "server_optimizer.momentum.beta": ("0.2", ("tasks.0.server_optimizer={name='momentum'}",)),
+    "server_optimizer.delayed-nesterov": ("{name='delayed-nesterov'}",
+                                          ("tasks.0.server_optimizer=sgd",)),
+    "server_optimizer.delayed-nesterov.beta": (
+        "0.2", ("tasks.0.server_optimizer={name='delayed-nesterov'}",)),
+    "server_optimizer.delayed-nesterov.every": (
+        "1", ("tasks.0.server_optimizer={name='delayed-nesterov', every=3}",)),
     **{
         f"server_optimizer.{rule}.{key}": (value, (f"tasks.0.server_optimizer={{name='{rule}'}}",))
         for rule in ("adam", "yogi", "fadas")

@@ -39,7 +39,7 @@ class LossyDisk:
         with self._image.open("wb") as file:
             file.truncate(self._megabytes * 2**20)
         self.path.mkdir()
-        _command("mkfs.ext4", "-q", "-F", str(self._image))
+        command("mkfs.ext4", "-q", "-F", str(self._image))
         self._mount()
         return self
 
@@ -49,11 +49,11 @@ class LossyDisk:
 
     def _mount(self) -> None:
         # Nothing is written by itself for ten minutes: only what a program syncs is on the disk.
-        _command("mount", "-o", "loop,commit=600", str(self._image), str(self.path))
+        command("mount", "-o", "loop,commit=600", str(self._image), str(self.path))
 
     def sync(self) -> None:
         """What is there now is safe: keys and configuration, say."""
-        _command("sync", "-f", str(self.path))
+        command("sync", "-f", str(self.path))
 
     def cut(self) -> None:
         """Lose everything that was not synced. Kill whoever has files open there before."""
@@ -66,7 +66,7 @@ class LossyDisk:
         end = time.monotonic() + 30
         while True:
             try:
-                _command("umount", str(self.path))
+                command("umount", str(self.path))
                 break
             except NoSuchDisk:
                 if time.monotonic() > end:
@@ -75,7 +75,7 @@ class LossyDisk:
         self._mount()
 
 
-def _command(*words: str) -> None:
+def command(*words: str) -> None:
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     except OSError as error:

@@ -120,11 +120,13 @@ def agent(hub: Hub, config: RunConfig, client: int) -> Agent:
     return Agent(client, MemoryClient(hub, client), training, software="test", hello_every=0.2)
 
 
-def hold(agent: Agent, gate: threading.Event) -> None:
-    """Keep a client from training until the gate is open."""
+def hold(agent: Agent, gate: threading.Event, begun: threading.Event | None = None) -> None:
+    """Keep a client from training until the gate is open; ``begun``: it would train now."""
     train = agent._training.train
 
     def later(*arguments: Any) -> Any:
+        if begun is not None:
+            begun.set()
         assert gate.wait(60)
         return train(*arguments)
 

@@ -12,18 +12,19 @@ import os
 import random
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedast.federation import wire
-from fedast.federation.nats.client import NatsClient
 from fedast.federation.nats.setup import register_of
 from tests.cli import command
+from tests.federation.disks import filled, mounted
+from tests.federation.evil import EVIL, answer, evil, spoilt
 from tests.federation.field import Field, Proxy
 from tests.federation.nats_support import free_port
 from tests.federation.support import audit, events
@@ -135,50 +136,26 @@ def test_a_link_cut_and_healed(tmp_path: Path) -> None:
         field.finish(240)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
-    try:
-        made = subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except OSError:
-        made = False
-    if not made:
-        pytest.skip("needs the right to mount a small disk")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=False)
-
-
 @chaos
-def test_a_full_disk_stops_nothing_but_commits(tmp_path: Path, small_disk: Path) -> None:
-    with Field(tmp_path, rounds=120) as field:
-        field.run = small_disk / "run"
+def test_a_full_disk_stops_nothing_but_commits(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", 3) as disk, Field(tmp_path, rounds=120) as field:
+        field.run = disk / "run"
         field.start_all()
         field.wait_for_entries(60)
-        stuffing = small_disk / "stuffing"
         field.faults["disk full"] += 1
-        with stuffing.open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(b"x" * 4096)
-            except OSError:
-                pass
-        field.wait(
-            lambda: "cannot be committed" in (tmp_path / "server.log").read_text() or field.ended
-        )
-        time.sleep(2)
-        field.faults["server SIGKILL"] += 1
-        field.processes["server"].kill()  # in the middle of it
-        field.processes["server"].wait()
-        stuffing.unlink()
+        with filled(disk):
+            said = tmp_path / "server.log"
+            field.wait(lambda: "cannot be committed" in said.read_text() or field.ended)
+            time.sleep(2)
+            field.faults["server SIGKILL"] += 1
+            field.processes["server"].kill()  # in the middle of it
+            field.processes["server"].wait()
         field.start_server()
         field.finish()
 
 
 @chaos
 def test_bad_uploads_over_the_real_network(tmp_path: Path) -> None:
-    """NaN, a wrong shape, somebody else's request, garbage, ten times the allowed size."""
     with Field(tmp_path, rounds=120, federation="strikes = 5\nnorm_bound = 1000.0") as field:
         for number in range(3):
             field.start_client(number)
@@ -190,39 +167,22 @@ def test_bad_uploads_over_the_real_network(tmp_path: Path) -> None:
 
 
 async def misbehave(field: Field) -> None:
-    evil: NatsClient = await field.bed.client(3)
-    hello = wire.encode(wire.Hello(3, "evil", ("digits-mlp", "second")))
-    for kind in ("nan", "shape", "foreign", "garbage", "huge", "norm"):
+    kinds = ["NaN", "wrong shape", "another's request", "garbage", "ten times the size", "1e6"]
+    left = list(kinds)
+
+    def forge(request: wire.Request) -> wire.Update | bytes:
+        kind = left.pop(0)
         field.faults[f"upload: {kind}"] += 1
-        delivery = None
-        while delivery is None and not field.ended:
-            await evil.hello(hello)
-            delivery = await evil.next(1.0)
-        if delivery is None:
-            break
-        request = wire.decode(delivery.data, wire.Request)
-        vector = np.ones(request.size, np.float32)
-        name = f"{request.id}-{request.token}"
-        if kind == "nan":
-            vector[0] = np.nan
-        elif kind == "shape":
-            vector = vector[:-1]
-        elif kind == "norm":
-            vector *= 1e6
-        elif kind == "huge":
-            vector = np.ones(10 * request.size, np.float32)
-        update = wire.Update(request.id, request.token, request.task, 0.1, 0.1, 1, vector)
-        data = b"\x00garbage" * 50 if kind == "garbage" else wire.encode(update)
-        if kind == "foreign":
-            name = f"{max(0, request.id - 1)}-{request.token}"
-            data = wire.encode(
-                wire.Update(
-                    max(0, request.id - 1), request.token, request.task, 0.1, 0.1, 1, vector
-                )
-            )
-        await evil.upload(name, data)
-        await delivery.done()
-    await evil.close()
+        if kind == "garbage":
+            return b"\x00garbage" * 50
+        if kind == "another's request":
+            other = replace(request, id=max(0, request.id - 1))
+            return answer(other, np.ones(request.size, np.float32))
+        return answer(request, spoilt(kind, request.size))
+
+    transport = await field.bed.client(EVIL)
+    await evil(transport, forge, lambda: not left or field.ended)
+    await transport.close()
 
 
 @chaos

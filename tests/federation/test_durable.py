@@ -8,15 +8,16 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fedast.federation.nats import upkeep
 from fedast.federation.nats.connection import connect
 from fedast.federation.nats.names import MODELS, REQUESTS, SERVER_INBOX, UPDATES
 from fedast.federation.nats.setup import SERVER
 from fedast.federation.transport import Fenced, StorageLost, TransportError, Uploaded
+from tests.federation.disks import filled, mounted
 from tests.federation.field import FEDAST, Field
 from tests.federation.nats_support import NatsBed
 
@@ -170,57 +171,38 @@ def test_uploads_that_somebody_removed_are_made_again(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
-def test_a_server_elsewhere_waits_for_a_sign_of_life(tmp_path: Path) -> None:
+def test_a_server_elsewhere_waits_for_a_sign_of_life(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def go() -> None:
         async with NatsBed(tmp_path, clients=1) as bed, asyncio.timeout(90):
             first = await bed.server(where="machine a")
             with pytest.raises(Fenced, match=r"since .*: machine a; stop it first"):
                 await bed.server(where="machine b")
             assert await first.receive(2.0) is None
+            assert "is it still there?" in caplog.text
+            caplog.clear()
             await first.close()
-            began = time.monotonic()
             await bed.server(where="machine b")
-            assert time.monotonic() - began < 6, "the first one said that it had ended"
+            assert "is it still there?" not in caplog.text  # it has said that it ended
 
     asyncio.run(go())
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=150m", "tmpfs", str(folder)]
-    try:
-        made = subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except OSError:
-        made = False
-    if not made:
-        pytest.skip("needs the right to mount a small disk")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=False)
-
-
 @chaos
 @pytest.mark.parametrize("log_too", [True, False])
-def test_a_disk_of_nats_that_was_full_is_used_again(
-    tmp_path: Path, small_disk: Path, log_too: bool
-) -> None:
+def test_a_disk_of_nats_that_was_full_is_used_again(tmp_path: Path, log_too: bool) -> None:
     """Without starting nats-server again."""
-    server_on = small_disk if log_too else None
-    with Field(tmp_path, rounds=120, nats_on=small_disk, server_on=server_on) as field:
+    with (
+        mounted(tmp_path / "small", 400) as disk,  # NATS takes three quarters, in 64 MB a stream
+        Field(tmp_path, rounds=120, nats_on=disk, server_on=disk if log_too else None) as field,
+    ):
         field.start_all()
         field.wait_for_entries(60)
-        stuffing = small_disk / "stuffing"
-        with stuffing.open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(b"x" * 4096)
-            except OSError:
-                pass
         field.faults["disk of NATS full"] += 1
-        field.wait(lambda: "no space left" in field.bed.log)
-        time.sleep(5)
-        stuffing.unlink()
+        with filled(disk):
+            field.wait(lambda: "no space left" in field.bed.log)
+            time.sleep(5)
         finish(field)
 
 
@@ -262,3 +244,37 @@ def test_a_nats_that_is_slow_keeps_its_streams(tmp_path: Path) -> None:
             assert await watch.look(settled) is None
 
     asyncio.run(go())
+
+
+def test_a_nats_that_is_locked_up_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """JetStream answers nothing, as nats-server 2.15.1 sometimes does after its disk was full. What
+    locks it up is a purge, so a stream that does not store is not purged."""
+    monkeypatch.setattr(upkeep, "_SILENT", 0.5)
+
+    async def go() -> None:
+        async with NatsBed(tmp_path, clients=1) as bed, asyncio.timeout(60):
+            server, client = await bed.server(), await bed.client(0)
+            watch = server._upkeep._watch
+
+            async def no_answer(*_: object) -> str | None:
+                watch._failed[UPDATES] = (0.0, 0)
+                raise TimeoutError
+
+            monkeypatch.setattr(type(watch), "look", no_answer)
+            while "start it again" not in caplog.text:
+                await asyncio.sleep(0.05)
+            await client.upload("1-token", b"an update")
+            while not isinstance(found := await server.receive(1.0), Uploaded):
+                pass
+            await server.acknowledge(found.sequence)
+            info = await server._js.stream_info(UPDATES)
+            assert info.state.messages == 1
+            watch._failed.clear()
+            await server.acknowledge(found.sequence)
+            info = await server._js.stream_info(UPDATES)
+            assert info.state.messages == 0
+
+    asyncio.run(go())
+    assert caplog.text.count("start it again") == 1

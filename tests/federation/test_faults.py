@@ -13,58 +13,43 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from fedast.federation import wire
-from fedast.federation.agent import Agent, Training
+from fedast.federation.agent import Agent
 from fedast.federation.memory import Hub, MemoryClient, MemoryServer, send_command
 from fedast.federation.transport import Delivery, Gone, Greeted
 from fedast.run.federate import Federation
-from tests.federation.support import audit, events, federate, hold, request_in, two_tasks
+from tests.federation.evil import EVIL, TASKS, answer, evil, spoilt
+from tests.federation.support import audit, events, federate, hold, two_tasks
 
-TASKS = ("digits-mlp", "second")
 
-
-@pytest.mark.parametrize("kind", ["nan", "shape", "garbage", "huge number"])
+@pytest.mark.parametrize("kind", ["NaN", "wrong shape", "garbage", "huge number"])
 def test_bad_updates_are_refused_and_their_sender_is_quarantined(tmp_path: Path, kind: str) -> None:
     config = two_tasks(tmp_path, clients=4, federation="strikes = 1")
     hub = Hub()
 
-    def spoilt(request: wire.Request) -> bytes:
-        vector = np.zeros(request.size - (kind == "shape"), np.float32)
-        if kind == "nan":
-            vector[0] = np.nan
-        update = wire.Update(request.id, request.token, request.task, 0.0, 0.0, 1, vector)
-        good = wire.encode(update)
+    def forge(request: wire.Request) -> wire.Update | bytes:
         if kind == "garbage":
             return b"garbage"
         if kind == "huge number":  # an integer that no float can hold
+            good = wire.encode(answer(request, spoilt("0", request.size), loss=0.0))
             bad = good.replace(b'"loss":0.0', b'"loss":1' + b"0" * 400)
             length = int.from_bytes(good[5:9], "big") + len(bad) - len(good)
             return bad[:5] + length.to_bytes(4, "big") + bad[9:]
-        return good
+        return answer(request, spoilt(kind, request.size))
 
     async def attack(federation: Federation, agents: list[Agent]) -> None:
-        """Client 3 is evil from the start: it is there, and takes requests."""
-        agents[3].stop()
-        evil = MemoryClient(hub, 3)
-        while not federation.server.finished:
-            await evil.hello(wire.encode(wire.Hello(3, "evil", ("digits-mlp", "second"))))
-            delivery = await evil.next(0.2)
-            if delivery is not None:
-                request = request_in(delivery.data)
-                if request is None:
-                    await delivery.done()
-                    continue
-                await evil.upload(f"{request.id}-{request.token}", spoilt(request))
-                await delivery.done()
+        """It is there from the start, and takes requests."""
+        agents[EVIL].stop()
+        await evil(MemoryClient(hub, EVIL), forge, lambda: federation.server.finished)
 
     asyncio.run(federate(config, tmp_path / "run", hub, meanwhile=attack))
     counts = audit(tmp_path / "run")
-    assert counts["drop invalid"] == 1
+    # (NaN may be the model's fault, until others have answered.)
+    assert counts["drop invalid"] == 1 or (kind == "NaN" and counts["drop invalid"] > 1)
     log = (tmp_path / "run" / "diary" / "diary.jsonl").read_text()
     assert '{"e":"quarantine","c":3' in log
 
@@ -132,17 +117,6 @@ def test_a_client_that_goes_silent_frees_its_requests(tmp_path: Path) -> None:
     hanging, gone, over = threading.Event(), threading.Event(), threading.Event()
 
     async def silence(federation: Federation, agents: list[Agent]) -> None:
-        def hold(training: Training, until: threading.Event) -> None:
-            train = training.train
-
-            def held(*arguments: Any) -> tuple[wire.Vector, float, int]:
-                if until is over:
-                    hanging.set()
-                until.wait(40)
-                return train(*arguments)
-
-            training.train = held  # type: ignore[method-assign, assignment]
-
         async def nothing(data: bytes) -> None:
             pass
 
@@ -154,7 +128,7 @@ def test_a_client_that_goes_silent_frees_its_requests(tmp_path: Path) -> None:
 
         # The others hold still meanwhile, so that nothing ends before the lease does.
         for number, one in enumerate(agents):
-            hold(one._training, over if number == 1 else gone)
+            hold(one, over if number == 1 else gone, begun=hanging if number == 1 else None)
         await wait(hanging.is_set)
         agents[1]._transport.hello = nothing  # type: ignore[method-assign]
         await wait(lambda: 1 not in federation.server.state.pool)

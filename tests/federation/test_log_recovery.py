@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedast.federation import commits, segments, write_ahead_log
+from fedast.federation import commits, segments, snapshots, write_ahead_log
 from fedast.federation.faults import ServerFault
 from fedast.federation.log_events import TrainingBegan
 from fedast.federation.write_ahead_log import Past, WriteAheadLog
@@ -425,3 +425,29 @@ def test_a_crash_while_a_segment_is_compressed_loses_nothing(
         assert scripted.end()["events.jsonl"].startswith(before)
 
     asyncio.run(body())
+
+
+def test_a_snapshot_that_lacks_newer_numbers_is_not_needed(
+    folder: Path,
+) -> None:
+    """One of before the numbers of each client were kept: the log has them all."""
+
+    async def go(place: Path, *, older: bool) -> dict[str, bytes]:
+        with pytest.MonkeyPatch.context() as patch:
+            if older:
+                patch.setattr(snapshots, "_SCHEMA", 1)
+            scripted = await begun("fedast-d", place, 0.0)
+            await play(scripted, [0, 1, 2, 0])
+            if older:
+                scripted.running.run_metrics.sent.clear()
+                scripted.running.run_metrics.counted.clear()
+            await play(scripted, [1])
+            if older:
+                scripted.crash()
+        if older:
+            await scripted.start()
+        await play(scripted, [2, 0])
+        return scripted.end()
+
+    expected = asyncio.run(go(folder / "one", older=False))
+    assert asyncio.run(go(folder / "other", older=True)) == expected

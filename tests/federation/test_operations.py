@@ -25,9 +25,9 @@ from tests.federation.nats_support import free_port
 from tests.federation.support import agent, federate, two_tasks
 
 
-def get(port: int, path: str) -> tuple[int, str]:
+def get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=20) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -68,6 +68,8 @@ def test_health_meters_and_status_over_http(tmp_path: Path) -> None:
             seen["health"] = await asyncio.to_thread(get, port, "/healthz")
             seen["status"] = await asyncio.to_thread(get, port, "/status")
             seen["none"] = await asyncio.to_thread(get, port, "/secret")
+            with pytest.raises(OSError, match="refused"):  # on loopback only
+                await asyncio.to_thread(get, port, "/healthz", "127.0.0.2")
             agents[3].stop()
             while (found := await asyncio.to_thread(get, port, "/readyz"))[0] == 200:
                 await asyncio.sleep(0.1)

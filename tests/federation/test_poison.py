@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,40 +22,15 @@ from fedast.federation.nats.connection import connect
 from fedast.federation.nats.names import SERVER_INBOX
 from fedast.federation.nats.server import NatsServer
 from fedast.federation.nats.setup import SERVER
-from fedast.federation.transport import ClientTransport
 from fedast.run.federate import Federation
 from fedast.run.local_training import LocalTraining
+from tests.federation.evil import EVIL, TASKS, Forge, answer, evil, spoilt
 from tests.federation.nats_support import NatsBed
-from tests.federation.support import audit, events, request_in, two_tasks
-
-EVIL = 3
-TASKS = ("digits-mlp", "second")
-Forge = Callable[[wire.Request], wire.Update]
+from tests.federation.support import audit, events, two_tasks
 
 
-def answer(request: wire.Request, vector: wire.Vector | None, **more: Any) -> wire.Update:
-    given = {"loss": 0.1, "work_seconds": 0.1, "samples": 50, **more}
-    return wire.Update(request.id, request.token, request.task, vector=vector, **given)
-
-
-def filled(value: float) -> Forge:
-    return lambda request: answer(request, np.full(request.size, value, np.float32))
-
-
-async def evil(transport: ClientTransport, forge: Forge, over: Callable[[], bool]) -> None:
-    """Greets and answers whatever it is asked, with what it has forged."""
-    while not over():
-        await transport.hello(wire.encode(wire.Hello(EVIL, "evil", TASKS)))
-        delivery = await transport.next(0.2)
-        if delivery is None:
-            continue
-        request = request_in(delivery.data)
-        if request is None:
-            await delivery.done()
-            continue
-        kind = "e" if request.kind == "evaluate" else ""
-        await transport.upload(f"{kind}{request.id}-{request.token}", wire.encode(forge(request)))
-        await delivery.done()
+def forged(kind: str) -> Forge:
+    return lambda request: answer(request, spoilt(kind, request.size))
 
 
 async def besieged(config: RunConfig, folder: Path, bed: NatsBed, forge: Forge) -> Federation:
@@ -111,7 +86,7 @@ def siege(tmp_path: Path, forge: Forge, **options: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("size", [3e38, 1e30, 1e12, 1e6, 1e3])
 def test_an_update_that_is_far_too_long_is_refused(tmp_path: Path, size: float) -> None:
-    log = siege(tmp_path, filled(size))
+    log = siege(tmp_path, forged(str(size)))
     refused = [entry for entry in log if entry["e"] == "lost" and entry.get("norm", 0) > 100]
     assert refused
     assert "rollback" not in {entry["e"] for entry in log}

@@ -23,10 +23,8 @@ from fedast.federation.lengths import lengths
 from fedast.federation.memory import Hub, MemoryClient, MemoryServer
 from fedast.federation.norms import NormBounds, Norms
 from fedast.run.federate import Federation
-from tests.federation.support import agent, audit, request_in, two_tasks
-
-EVIL = 3
-TASKS = ("digits-mlp", "second")
+from tests.federation.evil import EVIL, TASKS, Forge, answer, evil, spoilt
+from tests.federation.support import agent, audit, two_tasks
 
 
 def poisoned(folder: Path, algorithm: str, options: str, optimizer: str) -> RunConfig:
@@ -37,27 +35,17 @@ def poisoned(folder: Path, algorithm: str, options: str, optimizer: str) -> RunC
     return resolve(load(path), folder)
 
 
-async def attack(hub: Hub, left: dict[str, int], over: asyncio.Event) -> None:
+def poison(left: dict[str, int]) -> Forge:
     """Poisons each task as often as it has left; beyond that it sends nothing new."""
-    transport = MemoryClient(hub, EVIL)
-    sizes = (3e38, 1e30, 1e12, 1e8)
-    while not over.is_set():
-        await transport.hello(wire.encode(wire.Hello(EVIL, "evil", TASKS)))
-        delivery = await transport.next(0.05)
-        if delivery is None:
-            continue
-        request = request_in(delivery.data)
-        if request is None:
-            await delivery.done()
-            continue
-        value = 0.0
-        if request.version > 0 and left[request.task] > 0:
-            left[request.task] -= 1
-            value = sizes[left[request.task] % len(sizes)]
-        vector = np.full(request.size, value, np.float32)
-        update = wire.Update(request.id, request.token, request.task, 0.1, 0.1, 50, vector)
-        await transport.upload(f"{request.id}-{request.token}", wire.encode(update))
-        await delivery.done()
+    sizes = ("3e38", "1e30", "1e12", "1e8")
+
+    def forge(request: wire.Request) -> wire.Update:
+        if request.version == 0 or left[request.task] == 0:
+            return answer(request, spoilt("0", request.size))
+        left[request.task] -= 1
+        return answer(request, spoilt(sizes[left[request.task]], request.size))
+
+    return forge
 
 
 async def serve(config: RunConfig, folder: Path, hub: Hub, crash_after: int | None) -> Federation:
@@ -79,7 +67,7 @@ async def campaign(config: RunConfig, folder: Path, crashes: list[int]) -> None:
     hub, over, left = Hub(patience=1.0), asyncio.Event(), dict.fromkeys(TASKS, 2)
     agents = [agent(hub, config, client) for client in range(EVIL)]
     running = [asyncio.create_task(a.run()) for a in agents]
-    running.append(asyncio.create_task(attack(hub, left, over)))
+    running.append(asyncio.create_task(evil(MemoryClient(hub, EVIL), poison(left), over.is_set)))
     for crash in crashes:
         await serve(config, folder, hub, crash)
     federation = await serve(config, folder, hub, None)

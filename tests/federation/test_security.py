@@ -112,6 +112,17 @@ def test_no_key_and_no_tls_are_refused(tmp_path: Path) -> None:
     check(tmp_path, body)
 
 
+def test_an_earlier_tls_is_refused(tmp_path: Path) -> None:
+    async def body(bed: NatsBed) -> None:
+        context = bed.keys(client_name(0)).context()
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises(Exception):  # noqa: B017, PT011 - whatever it is, nobody gets in
+            await nats.connect(bed.url, tls=context, allow_reconnect=False, connect_timeout=5)
+        assert "unsupported versions" in bed.log  # and that is why
+
+    check(tmp_path, body)
+
+
 def test_keys_that_are_missing_or_broken_are_said(tmp_path: Path) -> None:
     async def body(bed: NatsBed) -> None:
         assert "no such file" in await refused(bed, Credentials(tmp_path))

@@ -17,6 +17,7 @@ from fedast.config.resolve import resolve
 from fedast.plot.requests import participation_of, staleness_of
 from fedast.plot.study import requests_of, study_of, variants
 from fedast.reproduce.figures.curves import curve_panels
+from fedast.reproduce.results import Columns
 from fedast.run.execute import execute
 from tests.plot.overlaps import overlaps
 
@@ -115,6 +116,17 @@ def test_variants_are_told_apart_by_what_differs(runs: Runs) -> None:
 def _renamed(run: Run, name: str) -> Run:
     path = run.path.parent.parent / name
     return Run(name, path, run.algorithm, run.seed, run.tasks, run.finish_time)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_many_series_have_room_in_the_legend(runs: Runs, columns: Columns) -> None:
+    many = [
+        _renamed(runs[0], f"a rather long name of a variant, number {number}/seed-1")
+        for number in range(11)
+    ]
+    assert overlaps(fedast.plot.curves(many, columns=columns)) == []
+    short = [_renamed(runs[0], f"variant-{number}/seed-1") for number in range(11)]
+    assert overlaps(fedast.plot.curves(short, columns=columns)) == []
 
 
 def test_requests_over_time_come_from_the_events(runs: Runs) -> None:

@@ -61,6 +61,8 @@ class Run:
     not_done: dict[str, int] = field(default_factory=dict)
     """Harms that could not connect, mostly because of another one; they are not counted."""
     peaks: dict[str, int] = field(default_factory=dict)
+    lock_ups: int = 0
+    """Of nats-server, which was then started again, as the server's log asks for."""
     seconds: float = 0.0
     folder: str = ""
 
@@ -94,7 +96,7 @@ async def run(
             (folder / "problems.txt").write_text(
                 "\n".join(result.problems) + "\n\n" + scene.field.tails()
             )
-        result.peaks = scene.peaks
+        result.peaks, result.lock_ups = scene.peaks, scene.lock_ups
         await scene.hang_up()
     result.seconds = round(time.monotonic() - began, 1)
     return result
@@ -169,6 +171,7 @@ async def _trains(scene: Scene, updates: int, harms: Sequence[Harm]) -> list[str
     wrong = ["nothing was heard of the server"]
     while time.monotonic() < end and not scene.ended:
         scene.weigh()
+        scene.relieve()
         found = await scene.status()
         if found is not None:
             wrong = _wrong(scene, found, updates)

@@ -9,13 +9,14 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import final
 
 from fedast.federation.nats.setup import client_name
+from tests.federation.disks import filled
 from tests.soak.harm import Harm, Unavailable
 from tests.soak.mistakes import STREAMS, streams
 from tests.soak.scene import Scene
@@ -157,21 +158,14 @@ class DiskFull:
     async def inflict(self, scene: Scene) -> None:
         if not scene.small_disks:
             raise Unavailable("needs the right to mount a small disk")
-        folder = scene.disk_of(self.who)
-        stuffing = folder / "stuffing"
-        try:
-            with suppress(OSError), stuffing.open("wb", buffering=0) as file:
-                os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(folder).free)
-                while True:
-                    file.write(b"x" * 4096)
+        with ExitStack() as full:
+            full.enter_context(filled(scene.disk_of(self.who)))
             await asyncio.sleep(self.chance.uniform(0.5, 3.0))
             if self.who == "server" and self.chance.random() < 0.5:
                 with scene.down("server"):
                     scene.kill("server")
-                    stuffing.unlink()
+                    full.close()
                     scene.start("server")
-        finally:
-            stuffing.unlink(missing_ok=True)
 
     async def recovered(self, scene: Scene) -> bool:
         return True

@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from fedast.federation import wire
 from fedast.federation.nats.connection import TROUBLE
-from fedast.federation.nats.names import (
-    hello_subject,
-)
+from fedast.federation.nats.names import hello_subject
+from tests.federation.evil import spoilt
 from tests.soak.harm import Harm
 from tests.soak.scene import Scene
 
@@ -45,22 +44,9 @@ class Poison:
     def name(self) -> str:
         return f"poison: {self.kind}"
 
-    def _vector(self, size: int) -> Any:
-        vector = np.ones(size, np.float32)
-        match self.kind:
-            case "NaN":
-                vector[self.chance.randrange(size)] = np.nan
-            case "infinite":
-                vector[self.chance.randrange(size)] = np.inf
-            case "wrong shape":
-                vector = vector[: -self.chance.randrange(1, 5)]
-            case "ten times the size":
-                vector = np.ones(10 * size, np.float32)
-            case "a large norm":
-                vector *= self.chance.choice([100.0, 1e4, 1e6])
-            case number:
-                vector *= float(number)
-        return vector
+    def _vector(self, size: int) -> wire.Vector:
+        large = self.chance.choice(["100", "1e4", "1e6"])
+        return spoilt(large if self.kind == "a large norm" else self.kind, size)
 
     async def inflict(self, scene: Scene) -> None:
         async with scene.attacker() as evil:

@@ -73,6 +73,9 @@ def summary(runs: Sequence[dict[str, Any]]) -> str:
     for name in ("server", "nats-server"):
         most = max(run["peaks"].get(name, 0) for run in runs)
         lines.append(f"The most memory that {name} was seen to use: {most} MB.")
+    locked = sum(run.get("lock_ups", 0) for run in runs)
+    if locked:
+        lines.append(f"nats-server locked up and was started again: {locked} times.")
     not_done: Counter[str] = Counter()
     for run in runs:
         not_done.update(run["not_done"])

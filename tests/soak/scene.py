@@ -13,7 +13,6 @@ import json
 import random
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -27,6 +26,7 @@ from fedast.federation.nats.connection import TROUBLE, Connection, close, connec
 from fedast.federation.nats.names import CONTROL_INBOX, CONTROL_SUBJECT
 from fedast.federation.nats.setup import CONTROL, client_name, register_of
 from fedast.federation.transport import TransportError
+from tests.federation.disks import small_disk
 from tests.federation.field import Field, Proxy
 from tests.federation.power import LossyDisk, NoSuchDisk
 from tests.soak.forked import Forked
@@ -112,6 +112,8 @@ class Scene:
         """The server's records were once put back to an earlier state."""
         self.punished: set[tuple[str, int]] = set()
         """Strikes and quarantines of honest clients."""
+        self.lock_ups = 0
+        """How often nats-server locked up and was started again."""
         self._control: Connection | None = None
         self.peaks: dict[str, int] = {}
         """The most megabytes that server and nats-server were seen to use."""
@@ -159,16 +161,11 @@ class Scene:
         disk.sync()
 
     def _mount(self, folder: Path, megabytes: int) -> bool:
-        folder.mkdir(parents=True, exist_ok=True)
-        command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
         try:
-            done = subprocess.run(command, capture_output=True, check=False).returncode == 0
-        except OSError:
-            done = False
-        if done:
-            unmount = ["umount", "-l", str(folder)]
-            self._disks.callback(subprocess.run, unmount, check=False)
-        return done
+            self._disks.enter_context(small_disk(folder, megabytes))
+        except NoSuchDisk:
+            return False
+        return True
 
     def disk_of(self, who: str) -> Path:
         """The folder on whose disk the server or nats-server keeps its files."""
@@ -294,6 +291,15 @@ class Scene:
             return [json.loads(line) for line in lines]
         except (OSError, ValueError):
             return []
+
+    def relieve(self) -> None:
+        """Do what the server's log asks its operator for: start a nats-server again that has locked
+        up, which is a defect of nats-server's own."""
+        said = (self.folder / "server.log").read_text(errors="replace")
+        if said.count("nats-server may have locked up") > self.lock_ups:
+            self.lock_ups += 1
+            self.bed.kill()
+            self.bed.start()
 
     def weigh(self) -> None:
         """Note how much memory server and nats-server use."""

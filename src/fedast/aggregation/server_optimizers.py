@@ -12,7 +12,10 @@ learning rate eta_s the model takes the step
   Optimization", ICLR 2021; no bias correction, v starts at epsilon^2),
 - ``fadas``: the same with the largest v so far, and with the rate cut to one
   over the largest staleness of the round's updates where that staleness is above a
-  threshold (Wang, Wang, Lu, Chen: "FADAS", ICML 2024).
+  threshold (Wang, Wang, Lu, Chen: "FADAS", ICML 2024),
+- ``delayed-nesterov``: eta_s (g + beta m), where m stays as it is for ``every`` rounds and then
+  becomes beta m plus the mean of their g (Liu et al.: "Asynchronous Local-SGD Training for
+  Language Modeling", 2024; why it lags: ``delayed_nesterov.py``).
 
 Only parameters are stepped. Running statistics, such as those of batch
 normalisation, are averaged over clients, whatever the optimizer.
@@ -23,7 +26,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, final
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, final
 
 from pydantic import Field
 
@@ -58,6 +61,11 @@ class ServerOptimizerOptions(Options, ABC):
 
     adaptive: ClassVar[bool] = False
     """Whether the step's length is the learning rate itself, whatever the updates' length."""
+
+    def complete(self, staleness: float) -> Self:
+        """With what depends on the expected mean staleness (R/b) filled in, as ``config.toml``
+        keeps it."""
+        return self
 
     @abstractmethod
     def build(
@@ -140,7 +148,7 @@ class Fadas(_Adaptive):
 SERVER_OPTIMIZERS: Registry[ServerOptimizerOptions] = Registry(
     "server_optimizers",
     ServerOptimizerOptions,  # type: ignore[type-abstract]
-    [__name__],
+    [__name__, "fedast.aggregation.delayed_nesterov"],
 )
 
 

@@ -15,11 +15,12 @@ proportion to kappa^2 / R. Hence the parts of the method:
 1. Only idle clients are asked. A request that waits in a busy client's queue adds to L and brings
    nothing. So R is the number of clients that may be active, not 1.28 times that.
 2. The server rate is set from the staleness s that is measured: rate = kappa / (s + 1/2), with
-   kappa = ``server_lr`` x ``reference``, 4 at the paper's server_lr of 0.1, which is the most that
-   counts. The paper's own setting, a rate of 0.1 and R/b = 32, is a kappa of 3.2; here it is the
-   same whatever R and b are, and at any load. During the first latencies, when updates are of the
-   first models, the rate rises from zero (``warmup``). One update moves the model at most a tenth
-   of the way that its client went (``largest``), so that few requests do not mean much noise.
+   kappa = ``server_lr`` x ``reference``, 3.5 at the paper's server_lr of 0.1, which is the most
+   that counts. The paper's own setting, a rate of 0.1 and R/b = 32, is a kappa of 3.2; here it is
+   the same whatever R and b are, and at any load. During the first latencies, when updates are of
+   the first models, the rate rises from zero (``warmup``). One update moves the model at most a
+   tenth of the way that its client went (``largest``), so that few requests do not mean much
+   noise.
 3. A task's own limit, 3.5 / a, is not known before, so a factor on the rate is controlled by how
    the model moves (``aggregation/rate_control.py``): it falls when the model begins to oscillate
    and rises again, up to 1, when it does not.
@@ -27,7 +28,10 @@ proportion to kappa^2 / R. Hence the parts of the method:
    old ones count, the higher the stable kappa (3.9 for a slope of 1/2, 4.2 for 1).
 5. A running average of the models is what is evaluated and handed out
    (``aggregation/averaging.py``): it takes out the noise that a higher rate brings.
-6. Idle clients are more often fast ones, and v favours them too, but the objective is the plain
+6. Momentum that lags by 1.25 latencies (``aggregation/delayed_nesterov.py``) doubles how far the
+   model goes in directions that persist, which are those with a small a. In the steep ones, that
+   would oscillate, it comes out of phase and does not lower the stable kappa.
+7. Idle clients are more often fast ones, and v favours them too, but the objective is the plain
    mean over all clients. So clients are drawn uniformly, as in the paper; one that is busy is
    owed a request, which it gets with the newest model as soon as it is idle. What this cannot
    make up for (v, or a pool in which hardly anybody is idle) is made up for by weights in inverse
@@ -69,14 +73,14 @@ _TRIES_PER_CLIENT = 20
 
 
 class FedASTPlus(BufferedOptions):
-    """FedAST+: idle clients, a server rate set from what is measured, an average of the models."""
+    """FedAST+: idle clients, a server rate from what is measured, momentum, averaged models."""
 
     name: ClassVar[str] = "fedast-plus"
     display_name: ClassVar[str] = "FedAST-plus"
     colour: ClassVar[str] = "#D55E00"
     idle: bool = True
     """Whether only idle clients are asked."""
-    reference: float = Field(40.0, gt=0, le=1e6)
+    reference: float = Field(35.0, gt=0, le=1e6)
     """The staleness at which the server rate is server_lr (at most 0.1, the paper's); it is
     inversely proportional to the measured one."""
     largest: float = Field(0.1, gt=0, le=1)
@@ -87,6 +91,8 @@ class FedASTPlus(BufferedOptions):
     """Whether clients that have counted less are asked first and weigh more."""
     warmup: float = Field(3.0, ge=0, le=1000)
     """Latencies over which the rate rises at the start."""
+    momentum: float = Field(0.5, ge=0, lt=1)
+    """What is kept of the momentum, which lags (tasks: server_optimizer); 0: there is none."""
     control: bool = True
     """Whether a factor on the rate depends on how the model moves (tasks: rate_control)."""
     average: bool = True
@@ -125,8 +131,13 @@ class FedASTPlus(BufferedOptions):
         return max(1.0, min(_RATIO, requests / 2))
 
     def server_defaults(self) -> Mapping[str, Mapping[str, Any]]:
-        defaults = {"rate_control": self.control, "averaging": self.average}
-        return {key: {"use": "always"} for key, wanted in defaults.items() if wanted}
+        parts: dict[str, Mapping[str, Any]] = {}
+        if self.momentum > 0:
+            parts["optimizer"] = {"name": "delayed-nesterov", "beta": self.momentum}
+        for key, wanted in (("rate_control", self.control), ("averaging", self.average)):
+            if wanted:
+                parts[key] = {"use": "always"}
+        return parts
 
 
 @final

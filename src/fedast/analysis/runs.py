@@ -30,7 +30,17 @@ if TYPE_CHECKING:
     import torch
 
 _CURVES = ("run", "algorithm", "seed", "task", "time", "round", "model", "metric", "value", "loss")
-_RESULTS = ("run", "algorithm", "seed", "task", "metric", "time_to_target", "final", "final_loss")
+_RESULTS = (
+    "run",
+    "algorithm",
+    "seed",
+    "task",
+    "metric",
+    "time_to_target",
+    "time_held",
+    "final",
+    "final_loss",
+)
 _EVENTS = ("run", "t", "event")
 _REQUESTS = (
     "run", "task", "request", "client", "version", "dispatched", "started", "ended", "outcome",

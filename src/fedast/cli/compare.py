@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -17,7 +18,7 @@ from fedast.analysis.runs import Run
 from fedast.cli.board import Board
 from fedast.cli.comparison import WANTED, Wanted, read_wanted, write_wanted
 from fedast.cli.interrupt import interruptible
-from fedast.cli.loading import check_out, load_noted, prepare_data, print_note
+from fedast.cli.loading import check_every, check_out, load_noted, prepare_data, print_note
 from fedast.cli.tables import comparison_tables, saturation_warnings
 from fedast.cli.ui import new_folder, page_for
 from fedast.config.load import load
@@ -29,9 +30,8 @@ from fedast.records.lock import locked
 from fedast.records.run import CONFIG, RunResult
 from fedast.report.compare import Comparison, compare
 from fedast.reproduce.results import Columns
-from fedast.run.batch import BatchRun, Interrupted, Pulse, alone, default_jobs
+from fedast.run.batch import BatchRun, Interrupted, Pulse, alone
 from fedast.run.build import check_inputs
-from fedast.run.checkpointing import Every
 from fedast.run.continuing import found_again, made_ready
 from fedast.run.executors import EXECUTORS, Executor
 
@@ -44,7 +44,7 @@ def compare_configs(
     baseline: str | None,
     out: str | None,
     jobs: int | None,
-    on: str = "local",
+    on: str | Mapping[str, Any] = "local",
     resume: bool = False,
     checkpoint_every: str | None = None,
     settings: Sequence[str],
@@ -87,7 +87,7 @@ def resume_comparison(
     *,
     out: str,
     jobs: int | None,
-    on: str,
+    on: str | Mapping[str, Any],
     checkpoint_every: str | None,
     offline: bool,
     quiet: bool,
@@ -118,7 +118,7 @@ def _carry_out(
     folder: Path | None,
     *,
     jobs: int | None,
-    on: str,
+    on: str | Mapping[str, Any],
     resume: bool,
     overwrite: bool = False,
     notes: Sequence[str] = (),
@@ -129,11 +129,11 @@ def _carry_out(
     columns: Columns,
 ) -> None:
     configs = wanted.configs
-    if wanted.every is not None:
-        Every.parse(wanted.every)
-    executor = EXECUTORS.parse(on, "--on").build()
+    check_every(wanted.every)
+    where = EXECUTORS.parse(on, "--on")
+    executor = where.build()
     prepare_data(list(configs.values()), offline)
-    jobs = jobs or default_jobs()
+    jobs = jobs or where.jobs()
     with page_for(str(folder) if ui else None) as page:
         with nullcontext() if folder is None else locked(folder):
             kept, left = _sorted_out(

@@ -36,6 +36,7 @@ def reports_errors(command: Callable[..., Any]) -> Callable[..., Any]:
         from fedast.federation.transport import TransportError
         from fedast.parts.errors import ConfigError
         from fedast.records.run import UnusableFolder
+        from fedast.run.batch import ClusterLost
         from fedast.sim.tables import BadInputFile
         from fedast.tasks.data.cache import DataError
         from fedast.tasks.task import BadTask, TrainingFailed
@@ -44,7 +45,7 @@ def reports_errors(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(*args, **kwargs)
         except (ConfigError, BadTask, BadInputFile, DataError, UnusableFolder) as error:
             fail(str(error))
-        except (TransportError, ServerFault) as error:
+        except (TransportError, ServerFault, ClusterLost) as error:
             fail(str(error), status=1)
         except ModuleNotFoundError as error:
             extra = _EXTRAS.get(error.name or "")

@@ -80,6 +80,14 @@ def check_out(out: str | None, events: bool) -> None:
         raise ConfigError("", "--events needs --out, the folder to write events.jsonl to")
 
 
+def check_every(text: str | None) -> None:
+    """Refuse what ``--checkpoint-every`` does not take, before anything runs."""
+    if text is not None:
+        from fedast.run.checkpointing import Every  # which loads torch
+
+        Every.parse(text)
+
+
 def prepare_data(configs: Sequence[RunConfig], offline: bool) -> None:
     """Fetch the data sets that are not cached yet, once, before anything runs."""
     from fedast.tasks.data.sources import load

@@ -8,6 +8,7 @@ from fedast import __version__
 from fedast.cli.commands.bench import bench
 from fedast.cli.commands.catalogue import catalogue
 from fedast.cli.commands.client import client
+from fedast.cli.commands.cluster import cluster
 from fedast.cli.commands.compare import compare
 from fedast.cli.commands.ctl import ctl
 from fedast.cli.commands.data import data
@@ -25,7 +26,7 @@ from fedast.cli.commands.validate import validate
 
 _COMMANDS: tuple[click.Command, ...] = (
     demo, run, compare, sweep, ui, validate, catalogue, theory, bench,
-    reproduce, report, export, data,
+    reproduce, report, export, data, cluster,
     federation, serve, client, ctl,
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import update_wrapper
 from typing import Any
 
 import click
@@ -28,10 +29,36 @@ def jobs_option(text: str = "Runs at a time; default: one per core.") -> Decorat
 
 
 def on_option() -> Decorator:
-    return click.option(
-        "--on", default="local", show_default=True, metavar="EXECUTOR",
-        help="Where runs are carried out (fedast list executors).",
-    )  # fmt: skip
+    """``--on`` and what it may need to know; the command gets one table ``on``."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        def gathered(*args: Any, on: str, **options: Any) -> Any:
+            given = {key: options.pop(key) for key in _ON}
+            asked = {_ON[key]: value for key, value in given.items() if value not in (None, False)}
+            return command(*args, on={"name": on, **asked}, **options)
+
+        wrapped: Callable[..., Any] = update_wrapper(gathered, command)
+        for option in (
+            click.option("--allow-mixed", is_flag=True,
+                         help="Use nodes with different processors or GPUs, which round "
+                              "differently."),
+            click.option("--gpus", type=click.FloatRange(min=0, min_open=True),
+                         help="GPUs of each run on a cluster; 0.25 lets four share one."),
+            click.option("--cores", type=click.IntRange(min=1),
+                         help="Cores of each run on a cluster; default: 1."),
+            click.option("--address", metavar="HOST:PORT", help="The Ray cluster, for --on ray."),
+            click.option("--on", default="local", show_default=True, metavar="EXECUTOR",
+                         help="Where runs are carried out: local, ray, slurm "
+                              "(fedast list executors)."),
+        ):  # fmt: skip
+            wrapped = option(wrapped)
+        return wrapped
+
+    return decorate
+
+
+_ON = {"address": "cluster", "cores": "cores", "gpus": "gpus", "allow_mixed": "allow_mixed"}
+"""Options beside ``--on``, and what executors call them."""
 
 
 def ui_option() -> Decorator:

@@ -6,9 +6,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -27,7 +28,7 @@ from fedast.reproduce.load import find_studies, studies
 from fedast.reproduce.results import Columns, StudyResults
 from fedast.reproduce.store import Manifest, prepare_results, read_manifest, stored_runs
 from fedast.reproduce.study import Scale, Study
-from fedast.run.batch import Interrupted, default_jobs
+from fedast.run.batch import Interrupted
 from fedast.run.compute import pick_device
 from fedast.run.executors import EXECUTORS, Executor
 
@@ -61,7 +62,7 @@ def reproduce(
     seeds: int | None,
     scale: Scale,
     jobs: int | None,
-    on: str,
+    on: str | Mapping[str, Any],
     out: str | None,
     only: Sequence[str],
     settings: Sequence[str],
@@ -71,7 +72,8 @@ def reproduce(
     quiet: bool,
 ) -> None:
     folder = Path(out or ("results" if scale == "full" else "results-quick"))
-    executor = EXECUTORS.parse(on, "--on").build()
+    where = EXECUTORS.parse(on, "--on")
+    executor = where.build()
     if any(setting.partition("=")[0].strip() == "seed" for setting in settings):
         raise ConfigError("--set", "the study sets the seeds; use --seeds for their number")
     chosen = find_studies(names)
@@ -96,7 +98,8 @@ def reproduce(
         with locked(folder):
             prepare_results(folder, Manifest(scale, tuple(settings)))
             prepare_data([job.config for job in missing], offline)
-            at_a_time = jobs or (1 if pick_device("auto") == "cuda" else default_jobs())
+            alone = where.name == "local" and pick_device("auto") == "cuda"
+            at_a_time = jobs or (1 if alone else where.jobs())
             _run_jobs(missing, folder, scale, at_a_time, executor, console, quiet)
     named = " ".join(study.source for study in chosen if study.source.endswith(".toml"))
     click.echo(f"Results: {folder}. Now: fedast report {folder} {named}".rstrip() + "\n", nl=False)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
 from fedast.cli.interrupt import interruptible
-from fedast.cli.loading import check_out, prepare_data
+from fedast.cli.loading import check_every, check_out, prepare_data
 from fedast.cli.sweep_board import SweepBoard, point_text, trials_table
 from fedast.cli.ui import page_for
 from fedast.parts.errors import ConfigError
 from fedast.records.run import CONFIG
 from fedast.records.sweeps import SWEEP, Trial, read_sweep, read_trials
-from fedast.run.batch import Interrupted, default_jobs
+from fedast.run.batch import Interrupted
 from fedast.run.build import check_inputs
-from fedast.run.checkpointing import Every
 from fedast.run.executors import EXECUTORS
 from fedast.sweeps.conduct import Unwatched
 from fedast.sweeps.run import SweepOutcome, check_same, run_sweep
@@ -37,7 +37,7 @@ def sweep_file(
     trials: int | None,
     seeds: int | None,
     jobs: int | None,
-    on: str,
+    on: str | Mapping[str, Any],
     checkpoint_every: str | None,
     resume: bool,
     dry_run: bool,
@@ -57,9 +57,9 @@ def sweep_file(
     where = {"device": device, "trainer": trainer, "precision": precision}
     computing = [f'compute.{key}="{value}"' for key, value in where.items() if value is not None]
     wanted = load_sweep(file, settings=(*settings, *computing), trials=trials, seeds=seeds)
-    if checkpoint_every is not None:
-        Every.parse(checkpoint_every)
-    executor = EXECUTORS.parse(on, "--on").build()
+    check_every(checkpoint_every)
+    where_to = EXECUTORS.parse(on, "--on")
+    executor = where_to.build()
     out = f"sweeps/{wanted.study.name}" if out is None else out
     check_out(out, events=False)
     folder = Path(out)
@@ -72,7 +72,7 @@ def sweep_file(
     if (folder / SWEEP).is_file() and not overwrite:
         check_same(read_sweep(folder), wanted.definition(checked.objective), folder)
         there = read_trials(folder)
-    jobs = jobs or default_jobs()
+    jobs = jobs or (1 if dry_run else where_to.jobs())
     show = not (quiet or as_json)
     if show or dry_run:
         _announce(wanted, checked, there, folder, jobs)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from fedast.aggregation.server_optimizers import ADAPTIVE_LR
+from fedast.aggregation.settings import ServerSide
 from fedast.algorithms.options import AlgorithmOptions, AsyncOptions
 from fedast.config.schema import Simulation
 from fedast.core.apportion import largest_remainder
@@ -48,6 +49,12 @@ def plan(
         )
         for task, r, b in zip(tasks, requests, buffers, strict=True)
     ]
+
+
+def complete_server(side: ServerSide, spec: TaskSpec) -> ServerSide:
+    """With what depends on the task's plan filled in."""
+    optimizer = side.optimizer.complete(spec.active_requests / spec.buffer_size)
+    return side if optimizer == side.optimizer else side.model_copy(update={"optimizer": optimizer})
 
 
 def _check(tasks: Sequence[Task], simulation: Simulation) -> None:

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from fedast.aggregation.settings import ServerSide
 from fedast.algorithms.options import USUAL_RATIO, AlgorithmOptions, AsyncOptions
 from fedast.config.load import names_own_code
-from fedast.config.plan import plan
+from fedast.config.plan import complete_server, plan
 from fedast.config.schema import RunConfig, Simulation, TaskConfig, TrainingOverrides
+from fedast.core.protocol import TaskSpec
 from fedast.parts.errors import ConfigError
 from fedast.parts.options import Options
 from fedast.parts.registry import make_importable
@@ -45,7 +46,7 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
                     "name": decided.name,
                     "options": options.table(),
                     "sync": None,
-                    **({} if options.defaults is None else _server_tables(decided.server)),
+                    **({} if options.defaults is None else _server_tables(decided.server, spec)),
                     "step_cost": decided.step_cost,
                     "requests": spec.active_requests if asynchronous else None,
                     "buffer": spec.buffer_size if asynchronous else None,
@@ -146,8 +147,9 @@ def _server_side(task: TaskConfig, defaults: Task, algorithm: AlgorithmOptions) 
     return side.with_defaults(algorithm.server_defaults())
 
 
-def _server_tables(side: ServerSide) -> dict[str, Any]:
+def _server_tables(side: ServerSide, spec: TaskSpec) -> dict[str, Any]:
     """Defaults written out; a user's task has its own, which stay where they are."""
+    side = complete_server(side, spec)
     return {
         "server_optimizer": side.optimizer,
         "aggregator": side.aggregator,

@@ -152,7 +152,9 @@ def _draw_staleness(
                 linewidth=LINE, label=line.series,
             )  # fmt: skip
             place.axvline(line.mean, color=look.colour, linewidth=0.6, linestyle=":")
-        place.set_ylim(bottom=0)
+        # Updates of synchronous rounds are never stale: one high bar would hide the others.
+        spread = [max(line.shares) for line in lines if len(line.shares) > 1]
+        place.set_ylim(0, 1.1 * max(spread) if spread else None)
         place.set_xlim(left=-0.5)
     few_ticks(places)
     name_axes(figure, places, "staleness in rounds (dotted: mean)", ["updates, %"] * len(places))

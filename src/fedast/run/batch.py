@@ -1,39 +1,31 @@
-"""Many runs in parallel processes. Each gives what it would give alone with one worker.
+"""Many runs at a time. Each gives what it would give alone with one worker.
 
 (Alone, ``compute.trainer = "auto"`` may choose another trainer, whose rounding differs.)
 
 Runs that share a GPU may run out of its memory. A run that does so while others are running goes
 back into the queue, and from then on only as many run at a time as were left. Its process ends
 first, which frees its memory. A run that was alone all the time and runs out of memory has failed.
+
+A run whose worker is lost (its machine has died, say) is begun again, from its newest checkpoint if
+it has one.
 """
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
-import multiprocessing.connection
-import os
-import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from multiprocessing.context import SpawnContext
-from multiprocessing.synchronize import Event as SharedEvent
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, TypeAlias
 
-from fedast.config.load import parse
 from fedast.config.schema import Compute, RunConfig
-from fedast.core.protocol import Algorithm, ClientId, Command, Evaluated, Finish, RequestId
-from fedast.records.metrics import RunMetrics
 from fedast.records.run import RunResult
 from fedast.run.compute import available_cores
 from fedast.tasks.task import OutOfMemory
+
+TRIES = 4
+"""A run whose worker is lost so many times has failed: perhaps it is what kills them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +37,20 @@ class BatchRun:
     """How often checkpoints are taken (``Every``); None: never."""
     resume: bool = False
     """Go on with what is in the folder, from its newest checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A run as a worker is given it. Its configuration is a table, since a user's own parts are
+    found by name there as they were here."""
+
+    number: int
+    table: dict[str, Any]
+    out: Path | None
+    events: bool
+    overwrite: bool
+    every: str | None
+    resume: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +70,54 @@ class Interrupted(Exception):
     """The batch was stopped before all its runs were done."""
 
 
+class WorkerLost(Exception):
+    """What carried out a run is gone: its process, its machine. It is no fault of the run."""
+
+
+class ClusterLost(Exception):
+    """What the workers were on does not answer any more; finished runs are kept."""
+
+
+Ended: TypeAlias = tuple[int, tuple[RunResult, Compute] | Exception]
+"""A run's number, and what came of it."""
+
+
+class Workers(Protocol):
+    """Where runs are carried out (``fedast.run.work.carried_out``)."""
+
+    def begin(self, work: Work) -> None:
+        """Start a run, without waiting for it."""
+
+    def halt(self, number: int) -> None:
+        """Ask a run to end early, with what it has; more than once is no harm."""
+
+    def pulses(self) -> Iterable[Pulse]:
+        """The progress of runs since the last call."""
+
+    def ended(self) -> Iterable[Ended]:
+        """The runs that have ended since the last call; ``WorkerLost`` for one to begin again."""
+
+    def rest(self) -> None:
+        """Nothing is to begin just now: free what is only kept for the next run."""
+
+    def close(self) -> None:
+        """Wait for runs that were asked to end, and free everything."""
+
+
 def default_jobs() -> int:
     """One run per core that this process may use: a run is single-threaded."""
     return available_cores()
 
 
-@final
-class _Worker:
-    """A process for one run at a time. It has a pool of its own, so that it can end alone."""
+def run_batch(runs: Iterable[BatchRun], *, jobs: int, **options: Any) -> list[RunResult]:
+    """``carry_out`` in processes on this machine."""
+    from fedast.run.local_workers import LocalWorkers
 
-    def __init__(self, context: SpawnContext, pulses: Any) -> None:
-        self.halt = context.Event()
-        self.pool = ProcessPoolExecutor(
-            1, context, initializer=_enter_worker, initargs=(self.halt, pulses)
-        )
+    return carry_out(LocalWorkers(), runs, jobs=jobs, **options)
 
 
-def run_batch(
+def carry_out(
+    workers: Workers,
     runs: Iterable[BatchRun],
     *,
     jobs: int,
@@ -97,23 +134,21 @@ def run_batch(
 
     ``done`` gets each result, and how it was computed, as soon as it is there. With ``failed``,
     which gets the error, a failed run does not end the others and is left out of the results.
-    ``say`` gets a line when a run was out of memory beside others and goes back into the queue.
-    ``runs`` are taken as there is room for them; ``prune`` is asked which ones to end early.
+    ``say`` gets a line when a run goes back into the queue. ``runs`` are taken as there is room for
+    them; ``prune`` is asked which ones to end early.
     """
-    context = multiprocessing.get_context("spawn")
-    pulses = context.SimpleQueue()
     results: dict[int, RunResult] = {}
-    workers = max(1, min(jobs, len(runs))) if isinstance(runs, Sequence) else jobs
-    room = workers
+    at_a_time = max(1, min(jobs, len(runs))) if isinstance(runs, Sequence) else jobs
+    room = at_a_time
     coming = iter(runs)
     taken: list[BatchRun] = []
     waiting: deque[int] = deque()
     """Runs that go back into the queue; they come before new ones."""
-    running: dict[Future[tuple[RunResult, Compute]], tuple[int, _Worker]] = {}
-    idle: list[_Worker] = []
+    running: set[int] = set()
     accompanied: set[int] = set()
     """Runs that shared the device with another at some time."""
-    again: set[int] = set()
+    again: dict[int, int] = {}
+    """How often runs were put back."""
 
     def following() -> int | None:
         """The next run, if there is one."""
@@ -127,23 +162,34 @@ def run_batch(
 
     def begin(number: int) -> None:
         run = taken[number]
-        config = alone(run.config, workers)
-        with _no_interrupt():
-            worker = idle.pop() if idle else _Worker(context, pulses)
-            worker.halt.clear()
-            mine = overwrite or number in again
-            table = config.model_dump(mode="json", exclude={"algorithms"})
-            future = worker.pool.submit(
-                _work, number, table, run.out, events, mine, run.every, run.resume
-            )
-            running[future] = number, worker
+        table = alone(run.config, at_a_time).model_dump(mode="json", exclude={"algorithms"})
+        mine = overwrite or number in again
+        resume = run.resume or (number in again and _has_checkpoint(run))
+        workers.begin(Work(number, table, run.out, events, mine, run.every, resume))
+        running.add(number)
         accompanied.discard(number)
         if len(running) > 1:
-            accompanied.update(other for other, _ in running.values())
+            accompanied.update(running)
 
-    def end_idle() -> None:
-        while idle:
-            idle.pop().pool.shutdown()
+    def put_back(number: int, error: Exception) -> bool:
+        """Whether a run is begun again."""
+        nonlocal room
+        label = taken[number].label
+        if isinstance(error, OutOfMemory) and number in accompanied:
+            workers.rest()
+            room = max(1, len(running))
+            say(
+                f"{label}: out of memory beside other runs; it is run again, "
+                f"with at most {room} at a time"
+            )
+        elif isinstance(error, WorkerLost) and again.get(number, 0) + 1 < TRIES:
+            kept = " from its newest checkpoint" if _has_checkpoint(taken[number]) else ""
+            say(f"{label}: {error}; it is begun again{kept}")
+        else:
+            return False
+        again[number] = again.get(number, 0) + 1
+        waiting.appendleft(number)
+        return True
 
     try:
         left = True
@@ -151,53 +197,45 @@ def run_batch(
             if stop():
                 raise Interrupted
             while left and len(running) < room:
-                following_run = following()
-                left = following_run is not None
-                if following_run is not None:
-                    begin(following_run)
-            if not left:
-                end_idle()
-            while not pulses.empty():
-                progress(pulses.get())
-            for number, worker in running.values():
-                if prune(number):
-                    worker.halt.set()
-            for future in [f for f in running if f.done()]:
-                number, worker = running.pop(future)
-                error = future.exception()
-                if isinstance(error, OutOfMemory) and number in accompanied:
-                    idle.append(worker)
-                    end_idle()  # which frees their memory on the device
-                    room = max(1, len(running))
-                    again.add(number)
-                    waiting.appendleft(number)
-                    left = True
-                    say(
-                        f"{taken[number].label}: out of memory beside other runs; it is run again, "
-                        f"with at most {room} at a time"
-                    )
-                    continue
-                if isinstance(error, BrokenProcessPool):
-                    worker.pool.shutdown()
+                number = following()
+                if number is None:
+                    left = False
                 else:
-                    idle.append(worker)
-                if isinstance(error, Exception) and failed is not None:
-                    failed(number, error)
-                    continue
-                results[number], compute = future.result()
-                done(number, results[number], compute)
+                    begin(number)
+            if not left:
+                workers.rest()
+            for pulse in workers.pulses():
+                progress(pulse)
+            for number in running:
+                if prune(number):
+                    workers.halt(number)
+            for number, outcome in workers.ended():
+                running.remove(number)
+                if isinstance(outcome, tuple):
+                    results[number] = outcome[0]
+                    done(number, *outcome)
+                elif put_back(number, outcome):
+                    left = True
+                elif failed is not None:
+                    failed(number, outcome)
+                else:
+                    raise outcome
             time.sleep(0.05)
     except BaseException:
-        for _, worker in running.values():
-            worker.halt.set()  # running ones write their records and end
+        for number in running:
+            workers.halt(number)  # running ones write their records and end
         raise
     finally:
-        for _, worker in running.values():
-            worker.pool.shutdown(wait=True, cancel_futures=True)
-        end_idle()
-    while not pulses.empty():
-        progress(pulses.get())
+        workers.close()
+    for pulse in workers.pulses():
+        progress(pulse)
     return [results[number] for number in sorted(results)]
+
+
+def _has_checkpoint(run: BatchRun) -> bool:
+    from fedast.run.continuing import has_checkpoint
+
+    return run.every is not None and run.out is not None and has_checkpoint(run.out)
 
 
 def alone(config: RunConfig, runs: int) -> RunConfig:
@@ -205,108 +243,3 @@ def alone(config: RunConfig, runs: int) -> RunConfig:
     if runs == 1 or config.compute.workers is not None:
         return config
     return config.model_copy(update={"compute": config.compute.model_copy(update={"workers": 1})})
-
-
-@contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """Processes that start within this context ignore Ctrl-C from the beginning."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-_halt: SharedEvent
-_pulses: Any
-
-
-def _enter_worker(halt: SharedEvent, pulses: Any) -> None:
-    global _halt, _pulses
-    _halt, _pulses = halt, pulses
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-
-
-def _end_with(sentinel: int) -> None:
-    """A process whose parent was killed ends too: the next command takes its run up."""
-    multiprocessing.connection.wait([sentinel])
-    os._exit(1)
-
-
-def _work(
-    number: int,
-    table: dict[str, Any],
-    out: Path | None,
-    events: bool,
-    overwrite: bool,
-    every: str | None,
-    resuming: bool,
-) -> tuple[RunResult, Compute]:
-    """One run in this process; its configuration comes as a table, since a user's own parts are
-    found by name here as they were there."""
-    from fedast.run.checkpointing import Every
-    from fedast.run.execute import execute, resume
-
-    def watch(algorithm: Algorithm, run_metrics: RunMetrics) -> Pulser:
-        return Pulser(number, run_metrics, _pulses.put)
-
-    import torch
-
-    try:
-        often = None if every is None else Every.parse(every)
-        if resuming and out is not None:
-            outcome = resume(out, every=often, watch=(watch,), stop=_halt.is_set)
-        else:
-            outcome = execute(
-                parse(table), out, events=events, overwrite=overwrite, watch=(watch,),
-                stop=_halt.is_set, every=often,
-            )  # fmt: skip
-        return outcome.result, outcome.compute
-    except torch.OutOfMemoryError as error:
-        raise OutOfMemory(f"out of memory ({error})") from None
-    finally:
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            # Other runs on this device may need the memory.
-            gc.collect()
-            torch.cuda.empty_cache()
-
-
-@final
-class Pulser:
-    """An observer that reports the progress of a run a few times a second."""
-
-    def __init__(self, number: int, run_metrics: RunMetrics, send: Callable[[Pulse], None]) -> None:
-        self._number = number
-        self._run_metrics = run_metrics
-        self._send = send
-        self._due = 0.0
-
-    def commanded(self, now: float, command: Command) -> None:
-        if isinstance(command, Finish) or time.monotonic() >= self._due:
-            self._due = time.monotonic() + 0.2
-            self._send(self.pulse(now))
-
-    def started(self, now: float, request: RequestId, client: ClientId) -> None:
-        pass
-
-    def evaluated(self, now: float, event: Evaluated) -> None:
-        pass
-
-    def pulse(self, now: float) -> Pulse:
-        tasks = self._run_metrics.tasks
-        return Pulse(
-            run=self._number,
-            time=now,
-            updates=self._run_metrics.updates,
-            done=sum(task.finish_reason is not None for task in tasks.values()),
-            tasks=tuple(
-                (name, task.curve[-1].value if task.curve else None) for name, task in tasks.items()
-            ),
-            reached=tuple(task.time_to_target for task in tasks.values()),
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from fedast.config.identity import describe, differences, listed
 from fedast.config.load import load
@@ -68,13 +69,17 @@ def found_again(
 def made_ready(run: BatchRun, *, events: bool, resume: bool) -> BatchRun:
     """With its folder ready for it. A run that was interrupted is gone on with, if ``resume`` and
     if it has a checkpoint (and the log of ``events`` that is asked for)."""
-    from fedast.run.checkpointing import FOLDER
-
     if run.out is None:
         return run
     with locked(run.out):  # a `fedast run`, or a worker on another machine
-        there = (run.out / CONFIG).is_file() and any((run.out / FOLDER).glob("*.json"))
-        if resume and there and (not events or (run.out / EVENTS).is_file()):
+        if resume and has_checkpoint(run.out) and (not events or (run.out / EVENTS).is_file()):
             return replace(run, resume=True)
         claim_folder(run.out, overwrite=True)
     return run
+
+
+def has_checkpoint(out: Path) -> bool:
+    """Whether a run's folder has something to go on from."""
+    from fedast.run.checkpointing import FOLDER
+
+    return (out / CONFIG).is_file() and any((out / FOLDER).glob("*.json"))

@@ -50,6 +50,12 @@ class ExecutorOptions(Options, ABC):
     @abstractmethod
     def build(self) -> Executor: ...
 
+    def jobs(self) -> int:
+        """How many runs at a time, where the user does not say."""
+        from fedast.run.batch import default_jobs
+
+        return default_jobs()
+
 
 class Local(ExecutorOptions):
     """Processes on this machine, each with one run at a time."""
@@ -65,5 +71,5 @@ class Local(ExecutorOptions):
 EXECUTORS: Registry[ExecutorOptions] = Registry(
     "executors",
     ExecutorOptions,  # type: ignore[type-abstract]
-    [__name__],
+    [__name__, "fedast.run.on_ray", "fedast.run.on_slurm"],
 )

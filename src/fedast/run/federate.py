@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -20,7 +21,7 @@ from fedast.config.identity import (
     said_otherwise,
 )
 from fedast.config.load import load
-from fedast.config.plan import plan
+from fedast.config.plan import complete_server, plan
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
 from fedast.core.protocol import (
@@ -99,8 +100,12 @@ class Federation:
             self._stack = stack.pop_all()
         self._config = config
         self._folder = folder
-        self._tasks = build_tasks(config)
-        specs = plan(self._tasks, config.algorithm, config.simulation)
+        tasks = build_tasks(config)
+        specs = plan(tasks, config.algorithm, config.simulation)
+        self._tasks = [
+            replace(task, server=complete_server(task.server, spec))
+            for task, spec in zip(tasks, specs, strict=True)
+        ]
         joined = {task.name: task.goal.join_time for task in self._tasks}
         present = [spec for spec in specs if joined[spec.name] == 0]
         pool = LivePool()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from fedast.algorithms.options import ALGORITHMS, AlgorithmOptions
-from fedast.config.plan import plan
+from fedast.config.plan import complete_server, plan
 from fedast.config.schema import Compute, Simulation
 from fedast.core.protocol import Algorithm, Observer, Pool, TaskSpec
 from fedast.core.streams import Stream
@@ -118,9 +118,14 @@ def plan_run(
     tasks = [replace(task, server=task.server.with_defaults(own)) for task in tasks]
     if options.pools_data:
         tasks, simulation = centralize(tasks, simulation)
+    specs = plan(tasks, options, simulation)
+    tasks = [
+        replace(task, server=complete_server(task.server, spec))
+        for task, spec in zip(tasks, specs, strict=True)
+    ]
     return RunPlan(
         tasks=tuple(tasks),
-        goals=tuple(plan(tasks, options, simulation)),
+        goals=tuple(specs),
         algorithm=options,
         simulation=simulation,
         seed=seed,

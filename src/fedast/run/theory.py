@@ -142,8 +142,8 @@ def _check_assumptions(algorithm: AlgorithmOptions) -> None:
         raise ConfigError(
             "algorithm.name",
             "Theorem 1 does not cover fedast-plus: it assumes that any client may be asked, that "
-            "the server rate is fixed and that all updates weigh the same; choose fedast-s or "
-            "fedast-d",
+            "the server rate is fixed, without momentum, and that all updates weigh the same; "
+            "choose fedast-s or fedast-d",
         )
     if isinstance(algorithm, FedBuff) and algorithm.idle:
         raise ConfigError(

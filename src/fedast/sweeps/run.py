@@ -24,7 +24,7 @@ from fedast.records.sweeps import (
     read_trials,
     write_sweep,
 )
-from fedast.run.batch import Interrupted, default_jobs, run_batch
+from fedast.run.batch import Interrupted, run_batch
 from fedast.run.executors import EXECUTORS, Executor
 from fedast.sweeps.conduct import Conduct, Unwatched, Watcher
 from fedast.sweeps.objective import Objective
@@ -70,7 +70,7 @@ def sweep(
     seeds: int | None = None,
     settings: Sequence[str] = (),
     jobs: int | None = None,
-    on: str = "local",
+    on: str | Mapping[str, Any] = "local",
     events: bool = False,
     checkpoint_every: str | None = None,
     overwrite: bool = False,
@@ -84,12 +84,13 @@ def sweep(
     "__main__":``.
     """
     wanted = load_sweep(study, settings=settings, trials=trials, seeds=seeds)
+    where = EXECUTORS.parse(on, "on")
     return run_sweep(
         wanted,
         check_points(wanted),
         Path(out),
-        jobs=jobs or default_jobs(),
-        executor=EXECUTORS.parse(on, "on").build(),
+        jobs=jobs or where.jobs(),
+        executor=where.build(),
         events=events,
         every=checkpoint_every,
         overwrite=overwrite,

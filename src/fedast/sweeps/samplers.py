@@ -74,7 +74,7 @@ class Grid(SamplerOptions):
 
 
 class Random(SamplerOptions):
-    """Points drawn at random, none of them twice."""
+    """Random points, none of them twice."""
 
     name: ClassVar[str] = "random"
     trials: int = Field(20, ge=1)

@@ -21,7 +21,7 @@ from fedast.sweeps.space import Choice, Parameter, Point, inline, parameters_of,
 from fedast.version import __version__
 
 _TRIED = 64
-"""Points that are drawn to see whether a space makes sense, where points are not known before."""
+"""So many points are drawn to see whether a space makes sense, where they are not known before."""
 
 
 @final

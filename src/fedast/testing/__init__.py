@@ -13,7 +13,14 @@ from __future__ import annotations
 
 from fedast.testing.algorithms import algorithm_contract
 from fedast.testing.delays import delay_contract
+from fedast.testing.executors import executor_contract
 from fedast.testing.trainers import trainer_contract
 from fedast.testing.transports import transport_contract
 
-__all__ = ["algorithm_contract", "delay_contract", "trainer_contract", "transport_contract"]
+__all__ = [
+    "algorithm_contract",
+    "delay_contract",
+    "executor_contract",
+    "trainer_contract",
+    "transport_contract",
+]

@@ -143,7 +143,7 @@ class NatsServer:
         back = await self._when_ready(partial(self._upkeep.claim, after))
         self._uploads = UploadStream(
             self._connection, after=after, limit=limit, room=room, new_consumer_timeout=_ELECTION,
-            may_purge=self._upkeep.fence.renew, removed=self._upkeep.uploads_removed,
+            may_purge=self._upkeep.may_purge, removed=self._upkeep.uploads_removed,
         )  # fmt: skip
         await self._when_ready(partial(self._upkeep.begin, self._uploads, after, back))
         heartbeats = Heartbeats(self._connection, self._replicas, self._greeted)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
+from math import inf
 from typing import final
 
 from nats.js import JetStreamContext
@@ -14,13 +16,19 @@ from fedast.federation.backoff import retry
 from fedast.federation.nats.background import end
 from fedast.federation.nats.connection import TROUBLE, Connection
 from fedast.federation.nats.fence import Fence
-from fedast.federation.nats.names import REQUESTS
+from fedast.federation.nats.names import REQUESTS, UPDATES
 from fedast.federation.nats.uploads import UploadStream
 from fedast.federation.nats.watch import Watch
 from fedast.federation.transport import Fenced, StorageLost, TransportError
 
 log = logging.getLogger("fedast.nats")
 _EVERY = 1.0
+_SILENT, _SAY_EVERY = 60.0, 300.0
+"""Seconds without an answer of JetStream after which we say so, and until we say so again."""
+_LOCKED_UP = (
+    "JetStream has not answered for %.0f s, though NATS is connected. If its disk was full, "
+    "nats-server may have locked up (as 2.15.1 sometimes does): start it again"
+)
 
 
 @final
@@ -44,6 +52,8 @@ class Upkeep:
         self._tell = tell
         self._watch = Watch(self._js, connection)
         self._new_epoch: asyncio.Task[None] | None = None
+        self._answered, self._said = time.monotonic(), -inf
+        """When JetStream last answered, and when we last said that it does not."""
         self.fence = Fence(self._js, where)
 
     async def claim(self, after: int) -> bool:
@@ -72,16 +82,29 @@ class Upkeep:
             await asyncio.sleep(_EVERY)
             try:
                 if not self._connection.is_connected:
+                    self._answered = time.monotonic()
                     continue
                 why = await self._watch.look(uploads.settled)
                 if why is not None:
                     await self._restore(uploads, why)
                 await self.fence.renew()
+                self._answered = time.monotonic()
             except Fenced:
                 raise
             except (*TROUBLE, TransportError) as error:
                 self._connection.check()
                 log.warning("looking after the streams: %s", error or type(error).__name__)
+                silent = time.monotonic() - self._answered
+                if silent > _SILENT and time.monotonic() - self._said > _SAY_EVERY:
+                    self._said = time.monotonic()
+                    log.error(_LOCKED_UP, silent)
+
+    async def may_purge(self, acknowledged: int) -> None:
+        """Raises if another server has taken over, or if UPDATES does not store at the moment:
+        nats-server 2.15.1 can lock up for good when a stream is purged that could not write."""
+        if not self._watch.stores(UPDATES):
+            raise TimeoutError
+        await self.fence.renew(acknowledged)
 
     async def _restore(self, uploads: UploadStream, why: str) -> None:
         """Create the streams and queues that are missing, and read all uploads again."""

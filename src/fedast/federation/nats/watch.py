@@ -58,6 +58,10 @@ class Watch:
         self._created = {name: await self._created_at(name) for name in _PROBES}
         self._tried = asyncio.get_running_loop().time()
 
+    def stores(self, stream: str) -> bool:
+        """Whether it confirmed the last probe."""
+        return stream not in self._failed
+
     async def look(self, settled: Callable[[], Awaitable[bool]]) -> str | None:
         """What has happened to the streams; None if they are as they were. ``settled``: whether
         nothing in UPDATES is needed."""

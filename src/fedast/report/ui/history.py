@@ -230,11 +230,10 @@ class FromEvents:
             task.buffered = max(0, task.buffered - len(event["requests"]))
         elif kind == "evaluate":
             value = event["value"] if "value" in event else event["accuracy"]  # schema 1
-            curve, model = history.curve(event["task"]), event.get("model", "raw")
-            if model == "raw" and curve.model == "average":
-                return  # the newest model beside the average, which decides
-            curve.model = model
-            curve.add(t, math.nan, event["round"], number(value), number(event["loss"]))
+            model, curve = event.get("model", "raw"), history.curve(event["task"])
+            if model == "average" or curve.model != "average":  # where both are, that decides
+                curve.model = model
+                curve.add(t, math.nan, event["round"], number(value), number(event["loss"]))
         elif kind == "realloc":
             requests, buffers = _numbers(event["targets"]), _numbers(event["buffers"])
             history.reallocations.append(

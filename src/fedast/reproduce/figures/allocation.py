@@ -51,8 +51,8 @@ def steps_of(run: CompactRun) -> list[Steps]:
     for name, task in run.tasks.items():
         if not task.requests:
             continue
-        done = task.time_to_target if task.finish_reason == "target" else None
-        end = run.finish_time if done is None else done
+        ended = task.finish_reason == "target" and task.curve
+        end = task.curve[-1].time if ended else run.finish_time
         kept = [(time, count) for time, count in task.requests if time <= end]
         times, counts = zip(*kept, strict=True)
         found.append(Steps(name, (*times, end), (*counts, counts[-1])))

@@ -117,7 +117,7 @@ def _bar(results: StudyResults, label: str, key: Key, base: Key | None, task: st
     if len(known) < len(times):
         return Bar(label, None, "not held" if results.criterion == "held" else "not reached")
     mean = statistics.fmean(known)
-    text = f"{mean:.0f}" if mean >= 10 else f"{mean:.1f}"
+    text = f"{mean:.0f}" if mean >= 100 else f"{mean:.1f}"
     if base is not None and key != base:
         with contextlib.suppress(Missing, Unreached):
             text += f" ({percent(results.gains(key, base, task)[0], sign=True)})"

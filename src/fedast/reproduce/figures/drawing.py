@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from fedast.records.compact import CompactRun
 from fedast.report.looks import Look, looks
 from fedast.reproduce.results import Columns as Columns
@@ -115,13 +117,11 @@ def _legend_entries(figure: Figure) -> dict[str, Any]:
 
 
 def _legend_width(labels: Sequence[str], columns: int) -> float:
-    """Inches; matplotlib fills a legend column by column."""
-    per_column = -(-len(labels) // columns)
+    """Inches; matplotlib fills a legend column by column, the first ones with one more."""
     widest = [
-        max(text_width(label) for label in labels[first : first + per_column])
-        for first in range(0, len(labels), per_column)
+        max(text_width(label) for label in column) for column in np.array_split(labels, columns)
     ]
-    return sum(widest) + len(widest) * (2.2 + 0.8 + 1.2) * SMALL / 72
+    return sum(widest) + columns * (2.2 + 0.8 + 1.2) * SMALL / 72
 
 
 @lru_cache(maxsize=2000)

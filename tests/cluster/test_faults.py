@@ -1,0 +1,129 @@
+"""What can go wrong on a cluster: nodes die, versions differ, the driver is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedast.parts.errors import ConfigError
+from fedast.records.sweeps import read_trials
+from fedast.run.batch import BatchRun, Pulse
+from fedast.run.execute import execute
+from fedast.run.on_ray import Ray, check_nodes
+from fedast.testing.executors import small_config
+from tests.cluster.conftest import SMALL
+
+pytestmark = pytest.mark.cluster
+
+
+def fedast(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fedast", *arguments],
+        capture_output=True, text=True, cwd=cwd, timeout=600,
+    )  # fmt: skip
+
+
+def test_the_runs_of_a_node_that_dies_go_on_elsewhere(cluster: Any, tmp_path: Path) -> None:
+    doomed = cluster.add_node(**{**SMALL, "num_cpus": 8})
+    configs = [small_config(tmp_path / "task", seed, rounds=1500) for seed in range(4)]
+    runs = [
+        BatchRun(f"run {n}", config, tmp_path / str(n), every="50")
+        for n, config in enumerate(configs)
+    ]
+    said: list[str] = []
+    begun: set[int] = set()
+
+    def progress(pulse: Pulse) -> None:
+        begun.add(pulse.run)
+        checkpoints = any((tmp_path / str(n) / "checkpoints").glob("*.json") for n in range(4))
+        if len(begun) == 4 and checkpoints and doomed in cluster.list_all_nodes():
+            cluster.remove_node(doomed, allow_graceful=False)
+
+    results = Ray(shared=False).build()(runs, jobs=4, progress=progress, say=said.append)
+    assert len(results) == 4
+    assert said, "the large node had some of them"
+    assert all("its worker is gone" in line and "begun again" in line for line in said)
+    for number, config in enumerate(configs):
+        execute(config, tmp_path / "alone", overwrite=True)
+        alone = (tmp_path / "alone" / "curves.csv").read_bytes()
+        assert (tmp_path / str(number) / "curves.csv").read_bytes() == alone
+
+
+def test_what_no_node_has_is_refused(cluster: Any) -> None:
+    with pytest.raises(ConfigError, match="no node of the cluster has 3 cores for a run"):
+        Ray(cores=3).build()([], jobs=1)
+    assert Ray().jobs() == 3
+
+
+@pytest.fixture
+def odd_node(cluster: Any, tmp_path: Path) -> Iterator[Any]:
+    """A node with another version of torch, as far as it can tell."""
+    about = tmp_path / "odd" / "torch-9.9.9.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9.9\n")
+    path = os.pathsep.join([str(tmp_path / "odd"), *sys.path])
+    node = cluster.add_node(**SMALL, env_vars={"PYTHONPATH": path})
+    yield node
+    cluster.remove_node(node)
+
+
+def test_another_version_is_refused(odd_node: Any, cluster: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has torch 9\.9\.9, this machine has"):
+        check_nodes(allow_mixed=False, gpus=False)
+    done = fedast("cluster", "check", cluster.address, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "problem: node" in done.stderr
+    assert "install the same version everywhere" in done.stderr
+
+
+SWEEP = """
+search."tasks.*.client_lr" = [0.02, 0.05, 0.1, 0.2]
+prune = "off"
+[base]
+tasks = [{ use = "digits-mlp", target = 0.3 }]
+algorithm = { requests = 8, ratio = 4 }
+simulation = { clients = 12, max_time = 20 }
+compute = { device = "cpu", trainer = "serial", workers = 1 }
+"""
+
+
+def test_a_sweep_whose_driver_is_killed_goes_on(cluster: Any, tmp_path: Path) -> None:
+    (tmp_path / "rates.toml").write_text(SWEEP)
+    checked = fedast("cluster", "check", cluster.address, "--json", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    assert json.loads(checked.stdout)["runs_at_a_time"] == 3
+    command = ["sweep", "rates.toml", "--on", "ray", "--address", cluster.address, "--out", "ray"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedast", *command], cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    while not any((tmp_path / "ray").glob("trial-*/seed-*/result.json")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    limit = time.monotonic() + 120
+    while (done := fedast(*command, cwd=tmp_path)).returncode == 2 and time.monotonic() < limit:
+        assert "another fedast command is using" in done.stderr  # Ray has not ended its runs yet
+    assert done.returncode == 0, done.stderr
+    local = fedast("sweep", "rates.toml", "--out", "local", "--jobs", "1", cwd=tmp_path)
+    assert local.returncode == 0, local.stderr
+    mine, theirs = read_trials(tmp_path / "ray"), read_trials(tmp_path / "local")
+    assert {n: trial.value for n, trial in mine.items()} == {
+        n: trial.value for n, trial in theirs.items()
+    }
+
+
+def test_nobody_answers(tmp_path: Path) -> None:
+    done = fedast("cluster", "check", "127.0.0.1:1", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "no Ray answers at 127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
