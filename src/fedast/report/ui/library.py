@@ -8,14 +8,14 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
 from fedast.records.run import UnusableFolder
 from fedast.report.ui.find import Found, Kind, find
-from fedast.report.ui.history import History
+from fedast.report.ui.history import Curve, History
 from fedast.report.ui.record import Record, leaves
 
 log = logging.getLogger("fedast.ui")
@@ -195,14 +195,25 @@ class Library:
         """A record with its history; nobody changes it meanwhile. ``KeyError``: there is none."""
         with self._lock:
             record = self._records[number]
-            history = record.history()
-            self._used[number] = None
-            self._used.move_to_end(number)
-            while len(self._used) > _KEPT:
-                oldest, _ = self._used.popitem(last=False)
-                if oldest in self._records:
-                    self._records[oldest].forget()
-            yield record, history
+            yield record, record.history()
+            self._use(number)
+
+    @contextmanager
+    def curves(self, number: str, axis: str) -> Iterator[tuple[Record, Mapping[str, Curve]]]:
+        """A record with its evaluations by task; else as ``record``."""
+        with self._lock:
+            record = self._records[number]
+            yield record, record.curves(axis)
+            self._use(number)
+
+    def _use(self, number: str) -> None:
+        """Forget the histories that nobody has asked for of late."""
+        self._used[number] = None
+        self._used.move_to_end(number)
+        while len(self._used) > _KEPT:
+            oldest, _ = self._used.popitem(last=False)
+            if oldest in self._records:
+                self._records[oldest].forget()
 
     def config(self, number: str) -> dict[str, Any]:
         with self._lock:
