@@ -11,6 +11,7 @@ from typing import Any
 from fedast.records import toml
 from fedast.records.metrics import Point
 from fedast.records.run import CONFIG, SERIES, RunResult, TaskResult, write_result
+from fedast.records.sweeps import State, Trial, append_trial, write_sweep
 
 CLIENTS = 60
 GROUPS = (1.3, 1.0, 0.7)
@@ -36,7 +37,7 @@ def write_run(
     config: dict[str, Any] = {
         "seed": seed,
         "algorithm": {"name": algorithm, "server_lr": server_lr},
-        "simulation": {"clients": CLIENTS},
+        "simulation": {"clients": CLIENTS, "max_time": math.inf},
         "tasks": [
             {"name": name, "use": "digits-mlp", "target": 0.9, "requests": 10, "buffer": 4}
             for name in tasks
@@ -98,4 +99,37 @@ def write_run(
             for name, curve in curves.items()
         }
         write_result(folder, RunResult(algorithm, seed, results, 101.0, 10.1, 396.0))
+    return folder
+
+
+def write_sample_sweep(folder: Path, trials: int = 14) -> Path:
+    """A sweep under way, with one run to look at."""
+    folder.mkdir(parents=True)
+    parameters: list[dict[str, Any]] = [
+        {"name": "algorithm.server_lr", "kind": "float", "low": 0.1, "high": 2.0, "log": True},
+        {"name": "algorithm.ratio", "kind": "choice", "choices": [4, 8]},
+        {"name": "tasks.*.client_lr", "kind": "float", "low": 0.02, "high": 0.3, "log": True},
+    ]
+    objective = {"value": "finish_time", "task": None, "over": None, "direction": "minimize"}
+    table = {"title": "Learning rates", "objective": objective, "parameters": parameters}
+    write_sweep(folder, {**table, "trials": trials + 2})
+    draw = random.Random(3)
+    for number in range(trials):
+        rate, client = 0.1 * 20 ** draw.random(), 0.02 * 15 ** draw.random()
+        ratio = draw.choice((4, 8))
+        values = (round(rate, 4), ratio, round(client, 4))
+        state: State = "pruned" if number % 5 == 4 else "complete"
+        if number == trials - 1:
+            state = "running"
+        value = 30 + 40 * abs(math.log(rate / 0.6)) + 20 * abs(math.log(client / 0.1)) + ratio
+        run = f"trial-{number:04}/seed-1"
+        append_trial(
+            folder,
+            Trial(
+                number, state, dict(zip((p["name"] for p in parameters), values, strict=True)),
+                value=round(value, 2) if state == "complete" else None,
+                bound=60.0 if state == "pruned" else None, runs=(run,), wall_seconds=4.2,
+            ),
+        )  # fmt: skip
+    write_run(folder / "trial-0000" / "seed-1")
     return folder

@@ -18,7 +18,7 @@ from fedast.records.run import RESULT, SERIES
 from fedast.report.ui.app import page_files
 from fedast.report.ui.library import Library
 from fedast.report.ui.server import serving
-from tests.ui.samples import write_run
+from tests.ui.samples import write_run, write_sample_sweep
 
 pytestmark = pytest.mark.browser
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -182,6 +182,18 @@ def test_broken_records_and_strange_names_are_only_shown(show: Open, tmp_path: P
     expect(page.get_by_role("heading", name=task).first).to_be_visible()
     assert page.locator("main script, main img, main b b").count() == 0
     assert alerts == []
+
+
+def test_a_sweep_is_a_table_and_lines(show: Open, tmp_path: Path) -> None:
+    write_sample_sweep(tmp_path / "rates", trials=14)
+    page = show(tmp_path)
+    page.get_by_role("link", name="Sweep").click()
+    expect(page.locator(".parallel .trial")).to_have_count(11)  # of 14, 2 pruned and 1 running
+    expect(page.locator("tbody tr")).to_have_count(14)
+    page.get_by_role("button", name="algorithm.ratio").click()
+    expect(page.locator("tbody tr").first.locator("td").nth(4)).to_have_text("4")
+    page.get_by_role("link", name="open").first.click()
+    wait_for_points(page, "Learning curves: accuracy", 10)
 
 
 def test_a_phone_the_dark_and_the_keyboard(show: Open, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from fedast.report.ui.find import Found
 from fedast.report.ui.library import Library
 from fedast.report.ui.server import serving
 from fedast.run.execute import execute
-from tests.ui.samples import write_run
+from tests.ui.samples import write_run, write_sample_sweep
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -272,6 +272,21 @@ def test_a_federation_is_asked_through_what_it_is_given(tmp_path: Path) -> None:
         (federation,) = visitor.get("runs")["federations"]
         assert visitor.get(f"federation/{federation['id']}")["status"] == {"seconds": 7}
         assert list(visitor.runs()) == ["fed/run"]
+
+
+def test_a_sweep_has_its_trials_and_their_runs(tmp_path: Path) -> None:
+    write_sample_sweep(tmp_path / "rates")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "sweep.json").write_text('{"schema": 1}')
+    with visiting(tmp_path) as visitor:
+        ids = {found["name"]: found["id"] for found in visitor.get("runs")["sweeps"]}
+        found = visitor.get(f"sweep/{ids['rates']}")
+        complete = [trial["value"] for trial in found["trials"] if trial["state"] == "complete"]
+        assert found["best"] == min(complete)
+        first = found["trials"][0]
+        assert first["runs"] == [visitor.runs()["rates/trial-0000/seed-1"]["id"]]
+        assert set(first["parameters"]) == {parameter["name"] for parameter in found["parameters"]}
+        assert "is not as it should be" in visitor.get(f"sweep/{ids['bad']}")["broken"]
 
 
 def test_the_page_is_small_and_needs_nobody_else() -> None:

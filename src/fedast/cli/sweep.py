@@ -15,6 +15,7 @@ from rich.console import Console
 from fedast.cli.interrupt import interruptible
 from fedast.cli.loading import check_every, check_out, prepare_data
 from fedast.cli.sweep_board import SweepBoard, point_text, trials_table
+from fedast.cli.ui import page_for
 from fedast.parts.errors import ConfigError
 from fedast.records.run import CONFIG
 from fedast.records.sweeps import SWEEP, Trial, read_sweep, read_trials
@@ -46,6 +47,7 @@ def sweep_file(
     precision: str | None,
     events: bool,
     overwrite: bool,
+    ui: bool,
     offline: bool,
     quiet: bool,
     as_json: bool,
@@ -80,20 +82,24 @@ def sweep_file(
     prepare_data(list(checked.configs), offline)
     console = Console(highlight=False, soft_wrap=True)
     board = SweepBoard(console, checked.objective, wanted, there) if show else None
-    with interruptible() as stop, nullcontext() if board is None else board:
-        try:
-            outcome = run_sweep(
-                wanted, checked, folder, jobs=jobs, executor=executor, events=events,
-                every=checkpoint_every, overwrite=overwrite, watcher=board or Unwatched(),
-                say=_warn, stop=stop,
-            )  # fmt: skip
-        except Interrupted:
-            _warn("interrupted; finished runs are kept, the same command goes on from here")
-            sys.exit(130)
-    _conclude(outcome, wanted, as_json)
+    with page_for(out if ui else None) as page:
+        with interruptible() as stop, nullcontext() if board is None else board:
+            try:
+                outcome = run_sweep(
+                    wanted, checked, folder, jobs=jobs, executor=executor, events=events,
+                    every=checkpoint_every, overwrite=overwrite, watcher=board or Unwatched(),
+                    say=_warn, stop=stop,
+                )  # fmt: skip
+            except Interrupted:
+                _warn("interrupted; finished runs are kept, the same command goes on from here")
+                sys.exit(130)
+        status = _conclude(outcome, wanted, as_json)
+        page.stay()
+    sys.exit(status)
 
 
-def _conclude(outcome: SweepOutcome, wanted: Sweep, as_json: bool) -> None:
+def _conclude(outcome: SweepOutcome, wanted: Sweep, as_json: bool) -> int:
+    """Print what came of it; the exit status."""
     failed = [trial for trial in outcome.trials if trial.state == "failed"]
     if as_json:
         click.echo(json.dumps(outcome.to_json(), indent=2))
@@ -114,7 +120,7 @@ def _conclude(outcome: SweepOutcome, wanted: Sweep, as_json: bool) -> None:
             f"{len(failed)} of {len(outcome.trials)} trials failed; "
             "the same command runs them again"
         )
-        sys.exit(1)
+    return 1 if failed else 0
 
 
 def _announce(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import math
 import mimetypes
 from collections.abc import AsyncIterator, Callable, Mapping
 from importlib.resources import files
@@ -22,10 +23,12 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fedast.report.looks import colour_of, display_name
 from fedast.report.ui.compare import compared
 from fedast.report.ui.detail import detail
 from fedast.report.ui.find import Found
 from fedast.report.ui.library import Library
+from fedast.report.ui.sweep import sweep_detail
 from fedast.version import __version__
 
 AskFederation: TypeAlias = Callable[[Found], Mapping[str, Any]]
@@ -73,6 +76,8 @@ def make_app(library: Library, token: str, ask: AskFederation | None = None) -> 
         return _json({
             "version": version, "ready": library.ready, "fedast": __version__, "runs": rows,
             "gone": gone, "folders": [str(root) for root in library.roots],
+            "algorithms": _looks({str(row["algorithm"]) for row in rows if row.get("algorithm")}),
+            "sweeps": [{"id": found.id, "name": found.name} for found in library.sweeps()],
             "federations": [{"id": f.id, "name": f.name} for f in library.federations()],
         })  # fmt: skip
 
@@ -83,6 +88,10 @@ def make_app(library: Library, token: str, ask: AskFederation | None = None) -> 
     def run(request: Request) -> Response:
         with library.record(request.path_params["id"]) as (record, history):
             return _json(detail(record, history))
+
+    def sweep(request: Request) -> Response:
+        found = library.sweep(request.path_params["id"])
+        return _json(sweep_detail(found, library.ids()))
 
     def config(request: Request) -> Response:
         return _json({number: library.config(number) for number in _ids(request)})
@@ -113,6 +122,7 @@ def make_app(library: Library, token: str, ask: AskFederation | None = None) -> 
             Route("/api/runs", runs),
             Route("/api/keys", keys),
             Route("/api/run/{id}", run),
+            Route("/api/sweep/{id}", sweep),
             Route("/api/config", config),
             Route("/api/compare", compare),
             Route("/api/federation/{id}", federation),
@@ -195,6 +205,13 @@ class Doorkeeper:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
 
+def _looks(algorithms: set[str]) -> dict[str, dict[str, str]]:
+    """How algorithms are written and drawn, as in every figure."""
+    return {
+        name: {"name": display_name(name), "color": colour_of(name)} for name in sorted(algorithms)
+    }
+
+
 def _refused(status: int, why: str) -> Response:
     return PlainTextResponse(why + "\n", status)
 
@@ -204,8 +221,19 @@ def _gone(request: Request, error: Exception) -> Response:
 
 
 def _json(content: Any) -> Response:
-    text = json.dumps(content, separators=(",", ":"), allow_nan=False, default=str)
+    try:
+        text = json.dumps(content, separators=(",", ":"), allow_nan=False, default=str)
+    except ValueError:  # a configuration may say inf, which JSON cannot
+        text = json.dumps(_finite(content), separators=(",", ":"), allow_nan=False, default=str)
     return Response(text, media_type="application/json")
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, float) and not math.isfinite(content):
+        return str(content)
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    return [_finite(value) for value in content] if isinstance(content, list | tuple) else content
 
 
 def _number(request: Request, name: str, default: int) -> int:

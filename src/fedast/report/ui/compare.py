@@ -45,13 +45,13 @@ def compared(
     runs: list[_Run] = []
     for number in ids:
         try:
-            with library.record(number) as (record, history):
+            with library.curves(number, axis) as (record, curves):
                 if record.summary["status"] == "broken":
                     continue
                 over = record.summary["status"] != "running"
                 lines = {
                     name: _line(getattr(curve, axis), getattr(curve, value), over)
-                    for name, curve in history.curves.items()
+                    for name, curve in curves.items()
                 }
                 runs.append(_Run(record.summary, library.config(number), lines))
         except KeyError:

@@ -11,11 +11,12 @@ from typing import Literal, TypeAlias
 
 from fedast.records.lock import LOCK
 from fedast.records.run import CONFIG, CURVES, EVENTS, MODELS, RESULT, SERIES
+from fedast.records.sweeps import SWEEP, TRIALS
 
-Kind: TypeAlias = Literal["run", "compact", "federation"]
+Kind: TypeAlias = Literal["run", "compact", "federation", "sweep"]
 _FILES = (CONFIG, RESULT, CURVES, SERIES, EVENTS, LOCK)
-_NEVER = {MODELS, "checkpoints", "diary", "keys", "authority", "clients", "logs", "node_modules"}
-"""Folders without records, some of them large or private."""
+_OF_RUN = {MODELS, "checkpoints", "diary"}
+"""Folders of a run that hold no records and may be large."""
 FEDERATION, RUN = "federation.toml", "run"
 """The configuration of a federation, and the folder of its records."""
 
@@ -55,16 +56,21 @@ def find(root: Path, title: str = "") -> Iterator[Found]:
 
     for place, below, files in os.walk(real):
         is_federation = FEDERATION in files and "nats" in below
-        below[:] = sorted(
-            name for name in below if not name.startswith((".", "__")) and name not in _NEVER
-        )
         here = set(files)
+        is_run = bool(here & {CONFIG, RESULT, SERIES})
+        below[:] = sorted(
+            name
+            for name in below
+            if not name.startswith((".", "__")) and not (is_run and name in _OF_RUN)
+        )
         relative = os.path.relpath(place, real)
         relative = "" if relative == "." else relative.replace(os.sep, "/")
-        if is_federation:
+        if is_federation:  # its keys are nobody's business
             below[:] = [RUN] if RUN in below else []
             yield found(place, relative, "federation", {})
-        if here & {CONFIG, RESULT, SERIES}:
+        if SWEEP in here:
+            yield found(place, relative, "sweep", _stamp(place, [SWEEP, TRIALS], real))
+        if is_run:
             stamp = _stamp(place, [name for name in _FILES if name in here], real)
             yield found(place, relative, "run", stamp)
         for name in sorted(files):

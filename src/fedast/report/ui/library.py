@@ -8,14 +8,14 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
 from fedast.records.run import UnusableFolder
-from fedast.report.ui.find import Found, find
-from fedast.report.ui.history import History
+from fedast.report.ui.find import Found, Kind, find
+from fedast.report.ui.history import Curve, History
 from fedast.report.ui.record import Record, leaves
 
 log = logging.getLogger("fedast.ui")
@@ -23,7 +23,7 @@ _EVERY = 0.7
 """Seconds between two looks at the folders, unless a look takes long."""
 _SHARE = 10
 """Looking takes at most this fraction of a core."""
-_KEPT = 200
+_KEPT = 250
 """Histories in memory."""
 _BATCH = 25
 """Records after which the page is told, while many are read."""
@@ -39,7 +39,7 @@ class Library:
         self._titles = _titles(roots)
         self._records: dict[str, Record] = {}
         self._places: dict[str, Found] = {}
-        """Federations."""
+        """Federations and sweeps."""
         self._changed: dict[str, int] = {}
         """When each record last changed, as a number of ``version``."""
         self._gone: dict[str, int] = {}
@@ -106,10 +106,10 @@ class Library:
     def _take(self, found: Found, held: Callable[[int], bool]) -> bool:
         """Whether something has changed."""
         with self._lock:
-            if found.kind == "federation":
-                new = found.id not in self._places
+            if found.kind in ("federation", "sweep"):
+                before = self._places.get(found.id)
                 self._places[found.id] = found
-                return new
+                return before != found
             record = self._records.get(found.id)
             if record is None:
                 self._records[found.id] = Record(found, held)
@@ -119,9 +119,9 @@ class Library:
             elif record.summary["status"] in ("finished", "broken"):
                 return False
             else:
-                before = record.summary
+                old = record.summary
                 record.update_status(held)
-                if record.summary == before:
+                if record.summary == old:
                     return False
             self._changed[found.id] = self.version + 1
             return True
@@ -167,24 +167,53 @@ class Library:
 
     def federations(self) -> list[Found]:
         with self._lock:
-            return list(self._places.values())
+            return [place for place in self._places.values() if place.kind == "federation"]
 
     def federation(self, number: str) -> Found:
-        return self._places[number]
+        return self._place(number, "federation")
+
+    def sweeps(self) -> list[Found]:
+        with self._lock:
+            return [place for place in self._places.values() if place.kind == "sweep"]
+
+    def sweep(self, number: str) -> Found:
+        return self._place(number, "sweep")
+
+    def _place(self, number: str, kind: Kind) -> Found:
+        found = self._places[number]
+        if found.kind != kind:
+            raise KeyError(number)
+        return found
+
+    def ids(self) -> dict[Path, str]:
+        """Numbers of records by their paths."""
+        with self._lock:
+            return {record.found.path: number for number, record in self._records.items()}
 
     @contextmanager
     def record(self, number: str) -> Iterator[tuple[Record, History]]:
         """A record with its history; nobody changes it meanwhile. ``KeyError``: there is none."""
         with self._lock:
             record = self._records[number]
-            history = record.history()
-            self._used[number] = None
-            self._used.move_to_end(number)
-            while len(self._used) > _KEPT:
-                oldest, _ = self._used.popitem(last=False)
-                if oldest in self._records:
-                    self._records[oldest].forget()
-            yield record, history
+            yield record, record.history()
+            self._use(number)
+
+    @contextmanager
+    def curves(self, number: str, axis: str) -> Iterator[tuple[Record, Mapping[str, Curve]]]:
+        """A record with its evaluations by task; else as ``record``."""
+        with self._lock:
+            record = self._records[number]
+            yield record, record.curves(axis)
+            self._use(number)
+
+    def _use(self, number: str) -> None:
+        """Forget the histories that nobody has asked for of late."""
+        self._used[number] = None
+        self._used.move_to_end(number)
+        while len(self._used) > _KEPT:
+            oldest, _ = self._used.popitem(last=False)
+            if oldest in self._records:
+                self._records[oldest].forget()
 
     def config(self, number: str) -> dict[str, Any]:
         with self._lock:

@@ -62,15 +62,13 @@ const fact = (name, value, title) => h("div", { title }, h("dt", {}, name), h("d
 
 function groupTable(found) {
   const rows = [...found.groups, ...(found.groups.length === 1 ? [] : [found.all])].filter((group) => group.clients);
-  const accuracy = rows.some((group) => group.accuracy);
   return h("table", { class: "small" },
-    h("thead", {}, h("tr", {}, ["Speed group", "Clients", "Updates", "Share", "Per client", accuracy ? "Accuracy" : null]
-      .filter(Boolean).map((text, index) => h("th", { class: index ? "right" : null }, text)))),
+    h("thead", {}, h("tr", {}, ["Speed group", "Clients", "Updates", "Share", "Per client"]
+      .map((text, index) => h("th", { class: index ? "right" : null }, text)))),
     h("tbody", {}, rows.map((group, index) => h("tr", {},
       h("td", {}, index < found.groups.length ? [swatch({ ...look(index), kind: "bars" }), " "] : null, group.name === "all" ? "all clients" : group.name),
       h("td", { class: "right" }, number(group.clients)),
       h("td", { class: "right" }, number(group.counted)),
       h("td", { class: "right", title: `of the clients: ${percent(group.clients / found.clients)}` }, percent(group.share)),
-      h("td", { class: "right" }, number(group.mean, 3)),
-      accuracy ? h("td", { class: "right" }, number(group.accuracy, 3)) : null))));
+      h("td", { class: "right" }, number(group.mean, 3))))));
 }

@@ -5,7 +5,7 @@ import { chart, bars, legend } from "./charts.js";
 import { looks, algorithmName } from "./palette.js";
 import { number, metric, plain, plural } from "./format.js";
 
-const MOST = 500;
+const MOST = 200;
 const NONE = "–";
 const kept = { by: "algorithm", and: "", axis: "t", value: "value", band: "range" };
 
@@ -22,7 +22,7 @@ export function compareView({ query }) {
   const controls = h("div", { class: "toolbar" });
   const about = h("p", { class: "crumbs" });
   const names = h("div", { class: "legend-row" });
-  const body = h("div");
+  const body = h("div", {}, h("p", { class: "loading" }, "Comparing…"));
   const element = h("div", {}, about, controls, names, body);
 
   function take(parameters) {
@@ -87,7 +87,7 @@ export function compareView({ query }) {
     style = looks(found.groups);
     const count = found.groups.reduce((sum, group) => sum + group.runs.length, 0);
     replace(about, `${plural(count, "run")} in ${plural(found.groups.length, "group")}`,
-      !fixed && !state.selected.size ? h("span", { class: "dim" }, " · all runs; choose some in the list to compare only these") : null);
+      !fixed && !state.selected.size ? h("span", { class: "dim" }, state.runs.size > MOST ? ` · the latest ${MOST} runs; choose in the list which to compare` : " · all runs; choose some in the list to compare only these") : null);
     replace(names, legend(found.groups.map((group, index) => ({ label: group.label, name: `${label(group)} (${group.runs.length})`, ...style[index] })), hidden,
       (next) => { hidden = next; for (const each of charts.values()) each.setHidden(hidden); }));
     const wanted = found.tasks.map((task) => task.name);

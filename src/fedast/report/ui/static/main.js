@@ -6,8 +6,9 @@ import { runsView } from "./runs.js";
 import { runView } from "./run.js";
 import { compareView } from "./compare.js";
 import { federationView } from "./federation.js";
+import { sweepView } from "./sweep.js";
 
-const VIEWS = { runs: runsView, run: runView, compare: compareView, federation: federationView };
+const VIEWS = { runs: runsView, run: runView, compare: compareView, federation: federationView, sweep: sweepView };
 const main = document.getElementById("main");
 let view = null;
 
@@ -38,6 +39,9 @@ function drawNav(current) {
       name: "federation", href: `#/federation/${found.id}`,
       text: state.federations.length > 1 ? found.name : "Federation",
     })),
+    ...state.sweeps.map((found) => ({
+      name: "sweep", href: `#/sweep/${found.id}`, text: state.sweeps.length > 1 ? `Sweep ${found.name}` : "Sweep",
+    })),
   ];
   const now = JSON.stringify([links, current, location.hash]);
   if (now === drawn) return;  // or the keyboard's place would be lost at every event
@@ -45,7 +49,7 @@ function drawNav(current) {
   replace(document.getElementById("nav"), links.map(({ name, href, text, count }) =>
     h("a", {
       href,
-      "aria-current": name === current && (name !== "federation" || location.hash.startsWith(href)) ? "page" : null,
+      "aria-current": name === current && (["runs", "compare"].includes(name) || location.hash.startsWith(href)) ? "page" : null,
     }, text, count ? h("span", { class: "badge" }, count) : null)));
 }
 

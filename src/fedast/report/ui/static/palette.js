@@ -4,7 +4,6 @@ import { state } from "./state.js";
 const LIGHT = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8B005D", "#000000"];
 const DARK = ["#4BA3DB", "#F07F2E", "#22C397", "#DE97BE", "#F2B93B", "#8FD0F7", "#D65CAA", "#E8E8E8"];
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
-const ORDER = ["fedast-d", "sync-st", "fedast-nobuffer", "fedast-plus", "sync-ucb-st", "fedast-s", "sync-bayes-st", "fedbuff"];
 
 export function isDark() {
   const chosen = document.documentElement.dataset.theme;
@@ -19,9 +18,17 @@ export function look(index) {
 
 /** A look for each group: an algorithm has the same colour wherever it is drawn. */
 export function looks(groups) {
-  const known = groups.map((group) => ORDER.indexOf(group.algorithm ?? ""));
-  const distinct = known.every((place) => place >= 0) && new Set(known).size === known.length;
-  return groups.map((_, index) => look(distinct ? known[index] : index));
+  const own = groups.map((group) => state.algorithms[group.algorithm]?.color);
+  const distinct = own.every(Boolean) && new Set(own).size === own.length;
+  return groups.map((_, index) => (distinct ? { color: isDark() ? lightened(own[index]) : own[index], dash: [] } : look(index)));
+}
+
+/** Legible on a dark page: dark colours get some white. */
+function lightened(color) {
+  const at = LIGHT.indexOf(color.toUpperCase());
+  if (at >= 0) return DARK[at];
+  const parts = [1, 3, 5].map((place) => parseInt(color.slice(place, place + 2), 16));
+  return `#${parts.map((part) => Math.round(part + (255 - part) * 0.35).toString(16).padStart(2, "0")).join("")}`;
 }
 
 /** An algorithm as text writes it. */

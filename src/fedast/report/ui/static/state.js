@@ -52,9 +52,10 @@ async function load() {
   const changed = new Set(found.gone);
   for (const id of found.gone) { state.runs.delete(id); state.selected.delete(id); }
   for (const run of found.runs) { state.runs.set(run.id, run); changed.add(run.id); }
-  for (const key of ["version", "ready", "folders", "federations", "algorithms", "sweeps"]) {
+  for (const key of ["version", "ready", "folders", "federations", "sweeps"]) {
     if (found[key] !== undefined) state[key] = found[key];
   }
+  Object.assign(state.algorithms, found.algorithms);
   columns.clear();
   tell(changed);
 }
@@ -67,10 +68,23 @@ export async function column(key) {
   return columns.get(key);
 }
 
+let source = null;
+
+/** Listen to the server while somebody sees the page: a browser has few connections for all tabs. */
 export function connect() {
-  const source = new EventSource("/api/news");
-  source.onmessage = () => { setConnected(true); refresh().catch(() => setConnected(false)); };
-  source.onerror = () => setConnected(false);
+  const open = () => {
+    source = new EventSource("/api/news");
+    source.onmessage = () => { setConnected(true); refresh().catch(() => setConnected(false)); };
+    source.onerror = () => {
+      setConnected(false);
+      if (source.readyState === EventSource.CLOSED) setTimeout(() => { if (!document.hidden) open(); }, 3000);
+    };
+  };
+  document.addEventListener("visibilitychange", () => {
+    source.close();
+    if (!document.hidden) open();
+  });
+  open();
 }
 
 function setConnected(connected) {
