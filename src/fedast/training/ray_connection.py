@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 
 from fedast.parts.errors import ConfigError
 
@@ -20,6 +21,9 @@ def connect(address: str | None) -> None:
 
     if ray.is_initialized():
         return
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address not in (None, "auto", "local"):
+        _check_listens(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -29,5 +33,20 @@ def connect(address: str | None) -> None:
         raise ConfigError(
             "--address" if address else "ray",
             f"no Ray answers at {address or 'this machine'} ({first}); start one with: "
+            "ray start --head",
+        ) from None
+
+
+def _check_listens(address: str) -> None:
+    """Ray itself tries for many minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigError("--address", f"expected HOST:PORT, got {address!r}")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise ConfigError(
+            "--address",
+            f"no Ray answers at {address} ({error.strerror or error}); start one with: "
             "ray start --head",
         ) from None
