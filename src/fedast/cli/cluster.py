@@ -12,7 +12,8 @@ from rich.console import Console
 from fedast.cli.tables import new_table
 from fedast.parts.errors import ConfigError
 from fedast.run.nodes import Facts, my_facts, problems
-from fedast.run.on_ray import connect, node_facts, places, require_ray
+from fedast.run.on_ray import node_facts, places
+from fedast.training.ray_connection import connect, require_ray
 
 
 def check_cluster(

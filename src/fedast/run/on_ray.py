@@ -25,6 +25,7 @@ from fedast.run.batch import ClusterLost, Ended, Pulse, Work, WorkerLost, carry_
 from fedast.run.executors import Executor, ExecutorOptions
 from fedast.run.nodes import Facts, my_facts, problems
 from fedast.run.ray_node import LOOK, Post, place_token, read_files, remote_run, write_files
+from fedast.training.ray_connection import connect, require_ray
 
 if TYPE_CHECKING:
     from fedast.run.batch import BatchRun
@@ -61,34 +62,6 @@ class Ray(ExecutorOptions):
         connect(self.cluster)
         check_nodes(self.allow_mixed, gpus=self.gpus > 0)
         return places(self.cores, self.gpus)
-
-
-def require_ray() -> None:
-    try:
-        import ray  # noqa: F401
-    except ModuleNotFoundError:
-        raise ConfigError("--on", "ray is not installed; pip install 'fedast[cluster]'") from None
-
-
-def connect(address: str | None) -> None:
-    """Connect to a cluster, or start a Ray here; once is enough."""
-    import os
-
-    import ray
-
-    if ray.is_initialized():
-        return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level="error")
-    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ConfigError(
-            "--address" if address else "--on",
-            f"no Ray answers at {address or 'this machine'} ({first}); start one with: "
-            "ray start --head",
-        ) from None
 
 
 def places(cores: float, gpus: float) -> int:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from pydantic import Field
+
 from fedast.core.protocol import TaskName
 from fedast.parts.options import Options
 from fedast.parts.registry import Registry
@@ -87,6 +89,28 @@ class Batched(TrainerOptions):
 
         return BatchedTrainer(
             device_tasks, seed, most=resources.batch_limit, precision=resources.precision
+        )
+
+
+class OnRay(TrainerOptions):
+    """Clients in parallel, in actors of a Ray cluster (CPU only)."""
+
+    name: ClassVar[str] = "ray"
+    uses = ()
+    cluster: str | None = None
+    """HOST:PORT of the cluster; default: RAY_ADDRESS, a Ray that runs here, or one of its own."""
+    actors: int | None = Field(None, ge=1)
+    """How many; default: one for each core of the cluster. It makes no difference to results."""
+    shard: int = Field(4, ge=1)
+    """Clients that an actor is given at a time."""
+
+    def build(
+        self, device_tasks: Mapping[TaskName, DeviceTask], seed: int, resources: Resources
+    ) -> Trainer:
+        from fedast.training.ray_trainer import RayTrainer
+
+        return RayTrainer(
+            device_tasks, seed, cluster=self.cluster, actors=self.actors, shard=self.shard
         )
 
 
