@@ -8,6 +8,7 @@
 #   make soak       a campaign of random faults and attacks: HOURS=..., FAULTS=..., SEED=...; soak-table sums up
 #   make fuzz       the decoders and every subject, for MINUTES=...
 #   make flower     the Flower app on a real SuperLink, in an environment of its own
+#   make trackers   TensorBoard, MLflow, Trackio and W&B, in an environment of their own
 #   make bench      speed of the control plane and simulator, training switched off
 #   make reproduce  every experiment of the paper that is not in results/ yet; all of them take perhaps two hours
 #                   on an H200-class GPU (an hour in fp16, estimated from 123 runs), not to be tried without one;
@@ -21,7 +22,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 4
 
-.PHONY: help setup demo test chaos soak soak-table fuzz flower test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
+.PHONY: help setup demo test chaos soak soak-table fuzz flower trackers test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -52,7 +53,7 @@ test: lint
 
 test-all: lint
 	@echo "==> All tests: the long ones and those on the real data sets too"
-	$(BIN)/python -m pytest -n 2 -m 'not cuda and not chaos and not flower'
+	$(BIN)/python -m pytest -n 2 -m 'not cuda and not chaos and not flower and not trackers'
 
 test-data: $(STAMP)
 	@echo "==> Tests on the real data sets, which are fetched once (about 200 MB)"
@@ -89,6 +90,20 @@ $(FLOWER)/.installed: pyproject.toml constraints-flower.txt
 flower: $(FLOWER)/.installed
 	@echo "==> The Flower app: its transport, and a real SuperLink with SuperNodes on loopback"
 	$(FLOWER)/bin/python -m pytest -m flower -W ignore::DeprecationWarning -s tests/federation/test_transports.py tests/federation/test_flower.py
+
+# Their pins clash with ours (Trackio wants an older pillow, MLflow an older pyarrow).
+TRACKERS := .venv-trackers
+
+$(TRACKERS)/.installed: pyproject.toml constraints-trackers.txt
+	@echo "==> Making $(TRACKERS) and installing fedast with all trackers (a few minutes)"
+	$(PYTHON) -m venv $(TRACKERS)
+	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-trackers.txt \
+	  -e '.[track-mlflow,track-tensorboard,track-trackio,track-wandb]' pytest pytest-xdist hypothesis
+	@touch $@
+
+trackers: $(TRACKERS)/.installed
+	@echo "==> Trackers: what they wrote, read with their own readers"
+	$(TRACKERS)/bin/python -m pytest -m 'trackers or not trackers' -W ignore -s tests/run/test_trackers.py
 
 test-cuda: $(STAMP)
 	@echo "==> The exactness tests on a CUDA device"

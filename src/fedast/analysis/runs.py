@@ -21,6 +21,7 @@ from fedast.analysis.frames import Frame, Row, frame
 from fedast.core.protocol import TaskName
 from fedast.records import compact
 from fedast.records.events import from_schema_1
+from fedast.records.flat import flat
 from fedast.records.metrics import Point
 from fedast.records.run import CONFIG, EVENTS, RESULT, SERIES, RunResult, TaskResult, UnusableFolder
 from fedast.records.run import read_run as read_result
@@ -137,7 +138,7 @@ class Run:
             yield {**self._named(), "task": name, **task.to_json()}
 
     def _config_row(self) -> Row:
-        return {**self._named(), **dict(_flat(self.settings, ""))}
+        return {**self._named(), **dict(flat(self.settings))}
 
     def _event_rows(self) -> Iterator[Row]:
         for event in self._raw_events():
@@ -343,18 +344,6 @@ def _read(name: str, path: Path) -> Run:
         raise UnusableFolder(
             f"{path}: its record cannot be read ({type(error).__name__}: {error})"
         ) from error
-
-
-def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Leaves by dotted key; of a list of tables each is named by its ``name``."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, list) and value and all(isinstance(v, dict) for v in value):
-            for number, item in enumerate(value):
-                yield from _flat(item, f"{prefix}{key}.{item.get('name', number)}.")
-        else:
-            yield prefix + key, value
 
 
 def _warn(text: str) -> None:

@@ -50,13 +50,14 @@ def compare_configs(
     trainer: str | None,
     precision: str | None,
     events: bool,
+    track: Sequence[str] = (),
     overwrite: bool,
     offline: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
     where = {"device": device, "trainer": trainer, "precision": precision}
-    configs, notes = _labelled(paths, algorithms, settings, where)
+    configs, notes = _labelled(paths, algorithms, settings, where, track)
     if baseline is None:
         baseline = list(configs)[-1]
     elif baseline not in configs:
@@ -199,6 +200,7 @@ def _labelled(
     algorithms: Sequence[str],
     settings: Sequence[str],
     where: Mapping[str, str | None],
+    track: Sequence[str],
 ) -> tuple[dict[str, RunConfig], list[str]]:
     """Every configuration with every algorithm under a label of its own, and notes about them.
 
@@ -223,6 +225,7 @@ def _labelled(
                 device=where["device"],
                 trainer=where["trainer"],
                 precision=where["precision"],
+                track=track,
                 note=renamed.append,
             )
             label = Path(path).stem if not algorithms else config.algorithm.name

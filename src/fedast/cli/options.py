@@ -34,6 +34,14 @@ def on_option() -> Decorator:
     )  # fmt: skip
 
 
+def track_option() -> Decorator:
+    return click.option(
+        "--track", multiple=True, metavar="NAME",
+        help="Send what happens to a tracker: tensorboard, wandb, mlflow, trackio, or another "
+             "(fedast list observers); repeatable.",
+    )  # fmt: skip
+
+
 def quiet_option(text: str = "Print only the end result.") -> Decorator:
     return click.option("--quiet", "-q", is_flag=True, help=text)
 
@@ -64,6 +72,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
                           "(package.module:Name); default: what the configuration says."),
         precision_option("Precision of matrix products on a GPU; default: tf32."),
         click.option("--events", is_flag=True, help="Also write events.jsonl, every event."),
+        track_option(),
         click.option("--overwrite", is_flag=True, help="Replace a run that is already there."),
         offline_option(),
         quiet_option(),

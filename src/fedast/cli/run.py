@@ -44,6 +44,7 @@ def run_config(
     precision: str | None,
     checkpoint_every: str | None,
     events: bool,
+    track: Sequence[str],
     overwrite: bool,
     offline: bool,
     quiet: bool,
@@ -60,6 +61,7 @@ def run_config(
         device=device,
         trainer=trainer,
         precision=precision,
+        track=track,
         note=silent if quiet else print_note,
     )
     check_out(out, events)

@@ -51,6 +51,7 @@ from fedast.parts.errors import ConfigError
 from fedast.records import toml
 from fedast.records.events import EventLog
 from fedast.records.files import write_atomically
+from fedast.records.flat import flat
 from fedast.records.metrics import RunMetrics
 from fedast.records.observers import Watched
 from fedast.records.run import (
@@ -92,6 +93,8 @@ class Federation:
             raise ConfigError("algorithm.name", "centralized has no clients; choose another")
         if config.simulation.until != "each":
             raise ConfigError("simulation.until", "a federation ends each task at its target")
+        for options in config.observers:
+            options.check()
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             stack.callback(_lock(folder).release)
@@ -148,7 +151,17 @@ class Federation:
         self._stack.callback(self._series.close)
         observers.append(self._series)
         observers.extend(make(algorithm, self.run_metrics) for make in watch)
-        watched = Watched(algorithm, self.run_metrics, metrics, folder, self._stack)
+        self._live = False
+        watched = Watched(
+            algorithm=algorithm,
+            run_metrics=self.run_metrics,
+            metrics=metrics,
+            folder=folder,
+            cleanup=self._stack,
+            name=f"{config.algorithm.name}-seed-{config.seed}",
+            parameters=dict(flat(table)),
+            live=lambda: self._live,
+        )
         observers.extend(options.build(watched) for options in config.observers)
         self.metrics = ServerMetrics(algorithm, self.run_metrics, config.federation.min_clients)
         wal = WriteAheadLog(folder / FOLDER, snapshot_every=config.federation.snapshot_every)
@@ -258,6 +271,7 @@ class Federation:
         self.run_metrics.went_live()
         self._events.publish()
         self._series.go_on()
+        self._live = True
 
     def _finish(self) -> RunResult:
         self._series.end("ended" if self.server.finished else "interrupted")
