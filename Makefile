@@ -11,6 +11,7 @@
 #   make fuzz       the decoders and every subject, for MINUTES=...
 #   make flower     the Flower app on a real SuperLink, in an environment of its own
 #   make cluster    runs over a real Ray of three nodes on this machine, and through submitit
+#   make trackers   TensorBoard, MLflow, Trackio and W&B, in an environment of their own
 #   make bench      speed of the control plane and simulator, training switched off
 #   make reproduce  every experiment of the paper that is not in results/ yet; all of them take perhaps two hours
 #                   on an H200-class GPU (an hour in fp16, estimated from 123 runs), not to be tried without one;
@@ -24,7 +25,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 4
 
-.PHONY: help setup demo test ui-test screenshots browser chaos soak soak-table fuzz flower cluster test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
+.PHONY: help setup demo test ui-test screenshots browser chaos soak soak-table fuzz flower cluster trackers test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -69,7 +70,7 @@ browser:
 
 test-all: lint
 	@echo "==> All tests: the long ones and those on the real data sets too"
-	$(BIN)/python -m pytest -n 2 -m 'not cuda and not chaos and not flower and not browser and not cluster'
+	$(BIN)/python -m pytest -n 2 -m 'not cuda and not chaos and not flower and not browser and not cluster and not trackers'
 
 test-data: $(STAMP)
 	@echo "==> Tests on the real data sets, which are fetched once (about 200 MB)"
@@ -119,6 +120,20 @@ $(CLUSTER)/.installed: pyproject.toml constraints.txt
 cluster: $(CLUSTER)/.installed
 	@echo "==> Runs on a real Ray of three nodes and on submitit's local executor, with faults"
 	$(CLUSTER)/bin/python -m pytest -m cluster -s tests/cluster
+
+# Their pins clash with ours (Trackio wants an older pillow, MLflow an older pyarrow).
+TRACKERS := .venv-trackers
+
+$(TRACKERS)/.installed: pyproject.toml constraints-trackers.txt
+	@echo "==> Making $(TRACKERS) and installing fedast with all trackers (a few minutes)"
+	$(PYTHON) -m venv $(TRACKERS)
+	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-trackers.txt \
+	  -e '.[track-mlflow,track-tensorboard,track-trackio,track-wandb]' pytest pytest-xdist hypothesis
+	@touch $@
+
+trackers: $(TRACKERS)/.installed
+	@echo "==> Trackers: what they wrote, read with their own readers"
+	$(TRACKERS)/bin/python -m pytest -m 'trackers or not trackers' -W ignore -s tests/run/test_trackers.py
 
 test-cuda: $(STAMP)
 	@echo "==> The exactness tests on a CUDA device"

@@ -52,6 +52,7 @@ def compare_configs(
     trainer: str | None,
     precision: str | None,
     events: bool,
+    track: Sequence[str] = (),
     overwrite: bool,
     ui: bool = False,
     offline: bool,
@@ -60,7 +61,7 @@ def compare_configs(
     columns: Columns = 2,
 ) -> None:
     where = {"device": device, "trainer": trainer, "precision": precision}
-    configs, notes = _labelled(paths, algorithms, settings, where)
+    configs, notes = _labelled(paths, algorithms, settings, where, track)
     if baseline is None:
         baseline = list(configs)[-1]
     elif baseline not in configs:
@@ -277,6 +278,7 @@ def _labelled(
     algorithms: Sequence[str],
     settings: Sequence[str],
     where: Mapping[str, str | None],
+    track: Sequence[str],
 ) -> tuple[dict[str, RunConfig], list[str]]:
     """Every configuration with every algorithm under a label of its own, and notes about them.
 
@@ -301,6 +303,7 @@ def _labelled(
                 device=where["device"],
                 trainer=where["trainer"],
                 precision=where["precision"],
+                track=track,
                 note=renamed.append,
             )
             label = Path(path).stem if not algorithms else config.algorithm.name

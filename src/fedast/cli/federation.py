@@ -20,7 +20,7 @@ from rich.console import Console
 
 from fedast.cli import control
 from fedast.cli.live import LineView, LiveView
-from fedast.cli.loading import load_resolved
+from fedast.cli.loading import load_resolved, trackers
 from fedast.cli.logfiles import log_everything_to, log_files, log_to, readable, show
 from fedast.cli.processes import Processes, by_hand
 from fedast.cli.tables import result_table
@@ -119,14 +119,31 @@ def layout_of(folder: str) -> Layout:
 # --- up and down --------------------------------------------------------------------------------
 
 
-def up(folder: str, *, local: int | None, detach: bool, ui: bool, quiet: bool) -> None:
+def up(
+    folder: str,
+    *,
+    local: int | None,
+    detach: bool,
+    ui: bool,
+    quiet: bool,
+    track: Sequence[str] = (),
+) -> None:
     layout = layout_of(folder)
+    trackers(track)  # before anything is started
     with page_for(folder if ui else None) as page:
-        _up(folder, layout, local=local, detach=detach, quiet=quiet)
+        _up(folder, layout, local=local, detach=detach, quiet=quiet, track=track)
         page.stay()
 
 
-def _up(folder: str, layout: Layout, *, local: int | None, detach: bool, quiet: bool) -> None:
+def _up(
+    folder: str,
+    layout: Layout,
+    *,
+    local: int | None,
+    detach: bool,
+    quiet: bool,
+    track: Sequence[str],
+) -> None:
     if layout.nodes:
         raise ConfigError("", f"{folder} is a cluster; start each node on its own machine")
     processes = processes_of(layout)
@@ -162,7 +179,8 @@ def _up(folder: str, layout: Layout, *, local: int | None, detach: bool, quiet: 
             for client in clients:
                 start(client_name(client), ["client"])
             if detach:
-                start(SERVER, ["serve", "--out", str(layout.run), "--quiet"])
+                tracked = [f"--track={name}" for name in track]
+                start(SERVER, ["serve", "--out", str(layout.run), "--quiet", *tracked])
                 _wait_for_server(folder, layout, processes, waiting)
                 return
             processes.record(SERVER, os.getpid())
@@ -172,6 +190,7 @@ def _up(folder: str, layout: Layout, *, local: int | None, detach: bool, quiet: 
                 creds=str(layout.credentials(SERVER)),
                 out=str(layout.run),
                 quiet=quiet,
+                track=track,
                 log=str(layout.logs / "server.log"),
                 clients=layout.clients,
                 waiting=waiting,
@@ -306,6 +325,7 @@ def serve(
     creds: str,
     out: str,
     quiet: bool,
+    track: Sequence[str] = (),
     log: str | None = None,
     clients: Sequence[int] | None = None,
     waiting: Waiting | None = None,
@@ -322,7 +342,7 @@ def serve(
         from fedast.run.serve import endpoint_of, said_in
         from fedast.run.serve import serve as run_server
 
-        config = load_resolved(path, ())
+        config = load_resolved(path, (), track=track)
         known = range(config.simulation.clients) if clients is None else clients
         title = f"{config.algorithm.name} · a federation of {len(known)} clients"
         view: LiveView | LineView | None = None

@@ -14,6 +14,7 @@ from fedast.config.notes import Note, lines
 from fedast.config.resolve import resolve
 from fedast.config.schema import RunConfig
 from fedast.parts.errors import ConfigError
+from fedast.records.observers import OBSERVERS, ObserverOptions
 from fedast.tasks.options import TASKS
 
 
@@ -31,9 +32,10 @@ def load_resolved(
     *,
     device: str | None = None,
     precision: str | None = None,
+    track: Sequence[str] = (),
     note: Callable[[str], None] = print_note,
 ) -> RunConfig:
-    return load_noted(path, settings, device=device, precision=precision, note=note)[0]
+    return load_noted(path, settings, device=device, precision=precision, track=track, note=note)[0]
 
 
 def load_noted(
@@ -46,14 +48,16 @@ def load_noted(
     device: str | None = None,
     trainer: str | None = None,
     precision: str | None = None,
+    track: Sequence[str] = (),
     note: Callable[[str], None] = print_note,
 ) -> tuple[RunConfig, list[Note]]:
     """The resolved configuration, and notes about the configuration as it was given.
 
-    ``note`` gets the keys of earlier versions, when the file is read.
+    ``track`` names observers beside the configuration's own. ``note`` gets the keys of earlier
+    versions, when the file is read.
     """
-    given = {"device": device, "trainer": trainer, "precision": precision}
-    chosen = [f'compute.{key}="{value}"' for key, value in given.items() if value is not None]
+    where = {"device": device, "trainer": trainer, "precision": precision}
+    chosen = [f'compute.{key}="{value}"' for key, value in where.items() if value is not None]
     if device is not None or trainer is not None or any("compute.trainer=" in s for s in settings):
         # The trainers that a calibration chose were chosen for another device or trainer.
         settings = ["compute.trainers={}", *settings]
@@ -64,7 +68,17 @@ def load_noted(
         found = notes_of(config.model_copy(update={"path": resolved.path}))
     except ConfigError as error:
         raise error.within(path) from None
-    return resolved, found
+    given = {observer.name for observer in resolved.observers}
+    more = [observer for observer in trackers(track) if observer.name not in given]
+    return resolved.model_copy(update={"observers": (*resolved.observers, *more)}), found
+
+
+def trackers(names: Sequence[str]) -> list[ObserverOptions]:
+    """What ``--track`` names, ready to be used."""
+    found = [OBSERVERS.parse(name, "--track") for name in dict.fromkeys(names)]
+    for observer in found:
+        observer.check()
+    return found
 
 
 def warn(found: Sequence[Note], config: RunConfig) -> None:

@@ -65,6 +65,14 @@ def ui_option() -> Decorator:
     return click.option("--ui", is_flag=True, help="Watch it on a local page, in a browser.")
 
 
+def track_option() -> Decorator:
+    return click.option(
+        "--track", multiple=True, metavar="NAME",
+        help="Send what happens to a tracker: tensorboard, wandb, mlflow, trackio, or another "
+             "(fedast list observers); repeatable.",
+    )  # fmt: skip
+
+
 def quiet_option(text: str = "Print only the end result.") -> Decorator:
     return click.option("--quiet", "-q", is_flag=True, help=text)
 
@@ -102,6 +110,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
                           "(package.module:Name); default: what the configuration says."),
         precision_option("Precision of matrix products on a GPU; default: tf32."),
         click.option("--events", is_flag=True, help="Also write events.jsonl, every event."),
+        track_option(),
         click.option("--overwrite", is_flag=True, help="Replace a run that is already there."),
         ui_option(),
         offline_option(),

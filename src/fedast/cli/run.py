@@ -45,6 +45,7 @@ def run_config(
     precision: str | None,
     checkpoint_every: str | None,
     events: bool,
+    track: Sequence[str],
     overwrite: bool,
     ui: bool,
     offline: bool,
@@ -62,6 +63,7 @@ def run_config(
         device=device,
         trainer=trainer,
         precision=precision,
+        track=track,
         note=silent if quiet else print_note,
     )
     if ui and out is None:

@@ -17,6 +17,7 @@ from fedast.parts.errors import ConfigError, nearest
 from fedast.parts.options import Section
 from fedast.parts.parsing import parse_section, part_fields
 from fedast.parts.registry import make_importable
+from fedast.records.observers import OBSERVERS
 
 _ADDRESS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -65,13 +66,25 @@ def parse(table: Mapping[str, Any], folder: Path = Path()) -> RunConfig:
     Modules with the user's own parts are looked for in the folders of ``path``, which are relative
     to ``folder``.
     """
-    table = translated(table)
+    table = _with_trackers(translated(table))
     if names_own_code(table):
         make_importable([str((folder / place).resolve()) for place in _path_of(table)])
     config = parse_section(RunConfig, table)
     for name, options in config.algorithms.items():
         ALGORITHMS.parse({**options, "name": name}, f"algorithms.{name}")
     return config
+
+
+def _with_trackers(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``track = ["mlflow"]`` is short for observers of these names."""
+    if "track" not in table:
+        return table
+    given, observers = table["track"], table.get("observers", [])
+    if not isinstance(given, list | tuple):
+        raise ConfigError("track", f'must be a list of names, such as ["mlflow"], got {given!r}')
+    parsed = [OBSERVERS.parse(tracker, "track") for tracker in given]
+    rest = {key: value for key, value in table.items() if key != "track"}
+    return {**rest, "observers": [*observers, *parsed]} if isinstance(observers, list) else rest
 
 
 def names_own_code(value: Any) -> bool:

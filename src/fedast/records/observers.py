@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 from fedast.core.protocol import (
     Algorithm,
@@ -41,6 +41,12 @@ class Watched:
     """Where the run's records go, if they are written."""
     cleanup: ExitStack
     """What an observer opens is closed when the run ends: ``cleanup.enter_context(...)``."""
+    name: str = "run"
+    """What a tracker may call it."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """The configuration, one value for each dotted key."""
+    live: Callable[[], bool] = lambda: True
+    """Whether what happens is new: not while a run that is taken up again replays its past."""
 
 
 class ObserverOptions(Options, ABC):
@@ -52,6 +58,9 @@ class ObserverOptions(Options, ABC):
 
     @abstractmethod
     def build(self, run: Watched) -> Observer: ...
+
+    def check(self) -> None:
+        """Raise ``ConfigError`` if it cannot be used here; called before a run begins."""
 
 
 class Log(ObserverOptions):
@@ -87,5 +96,5 @@ class _Log:
 OBSERVERS: Registry[ObserverOptions] = Registry(
     "observers",
     ObserverOptions,  # type: ignore[type-abstract]
-    [__name__],
+    [__name__, "fedast.trackers"],
 )

@@ -30,6 +30,8 @@ SERIES = "series.jsonl"
 _FILES = (CONFIG, RESULT, CURVES, EVENTS, SERIES)
 MODELS = "models"
 """The folder of the trained models."""
+TRACK = "track"
+"""The folder of what trackers keep about a run."""
 ALL_TASKS = "all tasks"
 """Stands for all tasks together in tables by task; no task may have this name."""
 INPUTS = ("delay.csv", "availability.csv")
@@ -207,7 +209,8 @@ def claim_folder(folder: Path, *, overwrite: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name in _FILES:
             (folder / name).unlink(missing_ok=True)
-        shutil.rmtree(folder / MODELS, ignore_errors=True)
+        for name in (MODELS, TRACK):
+            shutil.rmtree(folder / name, ignore_errors=True)
         probe = folder / ".fedast-probe"
         probe.touch()
         probe.unlink()

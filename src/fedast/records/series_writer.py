@@ -175,24 +175,22 @@ class SeriesWriter:
     def commanded(self, now: float, command: Command) -> None:
         if self._file is None:
             return
+        due = False
         kind = type(command)
         if kind is Accept:
             time_, updates = self._sampled
             due = self._run_metrics.updates - updates >= _UPDATES and now - time_ >= _SHARE * now
-        else:
-            due = False
-            if isinstance(command, Reallocate):
-                self._row(
-                    "r", now, command.cause.value, dict(command.targets), dict(command.buffers)
-                )
-            elif isinstance(command, Finish):
-                self._row("f", now, command.task, command.reason.value)
+        elif isinstance(command, Reallocate):
+            self._row("r", now, command.cause.value, dict(command.targets), dict(command.buffers))
+        elif isinstance(command, Finish):
+            self._row("f", now, command.task, command.reason.value)
         moment = self._clock()
         if due or moment >= self._sample_at:
             self._sample(now, moment)
         if moment >= self._totals_at:
             self._totals(now, moment)
-        self._file.flush(moment, _FLUSH)
+        if self._file.waiting:
+            self._file.flush(moment, _FLUSH)
 
     def started(self, now: float, request: RequestId, client: ClientId) -> None:
         pass
@@ -255,19 +253,19 @@ class _Appended:
         self._file.truncate(size)
         self._file.seek(size)
         self._size = size
-        self._waiting: list[str] = []
+        self.waiting: list[str] = []
         self._flushed = 0.0
         self._troubled = False
 
     def append(self, line: str) -> None:
-        self._waiting.append(line)
+        self.waiting.append(line)
 
     def flush(self, moment: float, every: float = 0.0) -> None:
         """Write what is waiting, if the last time was so many seconds ago."""
-        if not self._waiting or moment - self._flushed < every:
+        if not self.waiting or moment - self._flushed < every:
             return
         self._flushed = moment
-        data = "".join(f"{line}\n" for line in self._waiting).encode()
+        data = "".join(f"{line}\n" for line in self.waiting).encode()
         try:
             written = 0
             while written < len(data):
@@ -280,7 +278,7 @@ class _Appended:
             self._file.seek(self._size)
             return
         self._troubled = False
-        self._waiting.clear()
+        self.waiting.clear()
         self._size += len(data)
 
     def close(self) -> None:

@@ -99,6 +99,8 @@ def build_tasks(config: cfg.RunConfig) -> list[Task]:
 
 def check_inputs(config: cfg.RunConfig) -> None:
     """Find out whether what a resolved configuration names is there and can be used."""
+    for observer in config.observers:
+        observer.check()
     if config.compute.device == "cuda":
         pick_device("cuda")
     build_pool(config.simulation)

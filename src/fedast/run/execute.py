@@ -153,6 +153,8 @@ def _check_same(
 
 
 def _build(config: RunConfig) -> World:
+    for observer in config.observers:
+        observer.check()
     plan = plan_run(
         build_tasks(config),
         config.algorithm,
@@ -179,6 +181,7 @@ def _go(
         watch=watch,
         observers=config.observers,
         folder=out,
+        settings=config.model_dump(mode="json", exclude={"algorithms", "observers", "path"}),
         stop=stop,
         checkpointing=checkpointing,
     )

@@ -63,6 +63,7 @@ from fedast.records.run import (
 )
 from fedast.records.schedule import Schedule, ScheduleChain
 from fedast.records.series_writer import SeriesWriter, header
+from fedast.records.toml import flat
 from fedast.run.build import build_algorithm, build_tasks
 from fedast.run.models import data_of, save_models
 from fedast.run.simulate import Watch
@@ -93,6 +94,8 @@ class Federation:
             raise ConfigError("algorithm.name", "centralized has no clients; choose another")
         if config.simulation.until != "each":
             raise ConfigError("simulation.until", "a federation ends each task at its target")
+        for options in config.observers:
+            options.check()
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             stack.callback(_lock(folder).release)
@@ -153,7 +156,17 @@ class Federation:
         self._stack.callback(self._series.close)
         observers.append(self._series)
         observers.extend(make(algorithm, self.run_metrics) for make in watch)
-        watched = Watched(algorithm, self.run_metrics, metrics, folder, self._stack)
+        self._live = False
+        watched = Watched(
+            algorithm=algorithm,
+            run_metrics=self.run_metrics,
+            metrics=metrics,
+            folder=folder,
+            cleanup=self._stack,
+            name=f"{config.algorithm.name}-seed-{config.seed}",
+            parameters=dict(flat(table)),
+            live=lambda: self._live,
+        )
         observers.extend(options.build(watched) for options in config.observers)
         self.metrics = ServerMetrics(algorithm, self.run_metrics, config.federation.min_clients)
         wal = WriteAheadLog(folder / FOLDER, snapshot_every=config.federation.snapshot_every)
@@ -263,6 +276,7 @@ class Federation:
         self.run_metrics.went_live()
         self._events.publish()
         self._series.go_on()
+        self._live = True
 
     def _finish(self) -> RunResult:
         self._series.end("ended" if self.server.finished else "interrupted")

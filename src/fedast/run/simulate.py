@@ -6,10 +6,10 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -30,10 +30,11 @@ from fedast.records.observers import ObserverOptions, Watched
 from fedast.records.run import RESULT, RunResult, UnusableFolder, write_result
 from fedast.records.schedule import Schedule
 from fedast.records.series_writer import SeriesWriter, header
+from fedast.records.toml import flat
 from fedast.run.checkpointing import Checkpointer, Checkpointing
 from fedast.run.compute import arithmetic, make_trainer, precision_of
 from fedast.run.models import save_models
-from fedast.run.plan import MakeAlgorithm, World, build_world, plan_run
+from fedast.run.plan import MakeAlgorithm, RunPlan, World, build_world, plan_run
 from fedast.tasks.task import Task, TrainingFailed
 
 Watch: TypeAlias = Callable[[Algorithm, RunMetrics], Observer]
@@ -95,6 +96,8 @@ def simulate(
     so. A ``ConfigWarning`` names settings that have no effect, unless they have been ``noted``
     before.
     """
+    for observer in observers:
+        observer.check()
     if simulation is None:
         simulation = Simulation(clients=len(tasks[0].partition))
     options = ALGORITHMS.parse(algorithm, "algorithm")
@@ -120,6 +123,7 @@ def run_world(
     watch: Sequence[Watch] = (),
     observers: Sequence[ObserverOptions] = (),
     folder: Path | None = None,
+    settings: Mapping[str, Any] | None = None,
     stop: Callable[[], bool] | None = None,
     checkpointing: Checkpointing | None = None,
     profiler: Profiler | None = None,
@@ -186,7 +190,16 @@ def run_world(
         if profiler is not None:
             plane = ProfiledLearner(plane, profiler)
         watching.extend(make(logic, run_metrics) for make in watch)
-        watched = Watched(logic, run_metrics, metrics, folder, stack)
+        watched = Watched(
+            algorithm=logic,
+            run_metrics=run_metrics,
+            metrics=metrics,
+            folder=folder,
+            cleanup=stack,
+            name=f"{plan.algorithm.name}-seed-{seed}",
+            parameters=dict(flat(settings or _settings(plan))),
+            live=lambda: checkpointer is None or not checkpointer.replaying,
+        )
         watching.extend(options.build(watched) for options in observers)
         observer = watching[0] if len(watching) == 1 else Observers(tuple(watching))
         simulator = world.simulator(plane, observer, run_metrics.enough)
@@ -239,6 +252,17 @@ def run_world(
             starved=simulator.starved,
             compute=compute,
         )
+
+
+def _settings(plan: RunPlan) -> dict[str, Any]:
+    """What a run follows from, as tables, where there is no configuration file."""
+    return {
+        "seed": plan.seed,
+        "algorithm": plan.algorithm.model_dump(mode="json"),
+        "simulation": plan.simulation.model_dump(mode="json"),
+        "compute": plan.compute.model_dump(mode="json"),
+        "tasks": [asdict(spec) for spec in plan.goals],
+    }
 
 
 def _series(

@@ -7,7 +7,13 @@ from typing import Any
 import click
 
 from fedast.cli.errors import reports_errors
-from fedast.cli.options import folder_argument, json_option, quiet_option, ui_option
+from fedast.cli.options import (
+    folder_argument,
+    json_option,
+    quiet_option,
+    track_option,
+    ui_option,
+)
 
 
 @click.group()
@@ -41,6 +47,7 @@ def init(folder: str, **options: Any) -> None:
               help="Start only this many of the clients; default: all.")  # fmt: skip
 @click.option("--detach", is_flag=True, help="Leave everything running in the background.")
 @ui_option()
+@track_option()
 @quiet_option()
 @reports_errors
 def up(folder: str, **options: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from fedast.cli.errors import reports_errors
-from fedast.cli.options import config_argument, quiet_option
+from fedast.cli.options import config_argument, quiet_option, track_option
 
 
 @click.command()
@@ -21,6 +21,7 @@ from fedast.cli.options import config_argument, quiet_option
                    "continued.")  # fmt: skip
 @click.option("--log", type=click.Path(dir_okay=False),
               help="Log to this file, of limited size, instead of the terminal.")  # fmt: skip
+@track_option()
 @quiet_option()
 @reports_errors
 def serve(config: str, **options: Any) -> None:

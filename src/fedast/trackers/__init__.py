@@ -1,0 +1,1 @@
+"""Trackers of experiments as observers, one file each: ``--track NAME``, ``track = [NAME]``."""
