@@ -97,9 +97,12 @@ class LocalTraining:
     def buffers(self, task: TaskName) -> int:
         return self._device_tasks[task].model.buffer_count
 
-    def train(self, task: TaskName, request: int, vector: Vector) -> tuple[Vector, float, int]:
+    def train(
+        self, task: TaskName, request: int, vector: Vector, version: int = 0
+    ) -> tuple[Vector, float, int]:
         place = self._places[task]
-        (update,) = self._trainer.train(task, [Job(request, place, torch.from_numpy(vector))])
+        job = Job(request, place, torch.from_numpy(vector), version)
+        (update,) = self._trainer.train(task, [job])
         samples = len(self._device_tasks[task].task.partition[place])
         parts = [update.delta] if update.buffers is None else [update.delta, update.buffers]
         return torch.cat(parts).numpy(), float(update.loss), samples

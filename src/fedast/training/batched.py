@@ -23,6 +23,7 @@ from fedast.core.streams import Stream
 from fedast.tasks.task import OutOfMemory
 from fedast.training.kernels.choose import Build, choose, is_lean
 from fedast.training.kernels.net import Net, Precision, Unstackable
+from fedast.training.stepping import rates
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Update, batches_of
 
 _log = logging.getLogger(__name__)
@@ -132,6 +133,7 @@ class _Engine:
         self._copied = torch.cuda.Event() if base.is_cuda else None  # type: ignore[no-untyped-call]
         self._at = torch.zeros(1, dtype=torch.int64, device=base.device)
         self._losses = torch.zeros(size, dtype=base.dtype, device=base.device)
+        self._rates = base.new_zeros((how.local_steps, size)) if net.lr is not None else None
         self._graph: torch.cuda.CUDAGraph | None = None
         if base.is_cuda:
             self._net.load(base.expand(size, -1))
@@ -148,6 +150,10 @@ class _Engine:
         self._batches.copy_(self._drawn, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
+        if self._rates is not None:
+            how = self._device_task.task.training
+            by_place = [rates(how, jobs[place].version) for place in places]
+            self._rates.copy_(torch.tensor(by_place, dtype=self._rates.dtype).T)
         self._at.zero_()
         self._losses.zero_()
         for _ in range(len(batches)):
@@ -167,6 +173,8 @@ class _Engine:
         """One local step of all copies, without involving the host."""
         indices = self._batches.index_select(0, self._at)[0]
         inputs, labels = self._device_task.train.batch(indices.flatten())
+        if self._rates is not None and self._net.lr is not None:
+            self._net.lr.copy_(self._rates.index_select(0, self._at)[0])
         self._losses += self._net.step(
             inputs.view(*indices.shape, *inputs.shape[1:]),
             labels.view(*indices.shape, *labels.shape[1:]),

@@ -14,13 +14,14 @@ from typing import Protocol, TypeAlias, final
 import numpy as np
 import torch
 
-from fedast.core.protocol import ClientId, RequestId, TaskName
+from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.core.streams import Stream
 from fedast.tasks.dataset import Arrays, Dataset
 from fedast.tasks.metrics import RMSE, Accuracy, cross_entropy
 from fedast.tasks.task import BadTask, Indices, OutOfMemory, Task
 from fedast.training.batches import draw_batches
 from fedast.training.flat import FlatModel
+from fedast.training.stepping import Stepper, rates
 
 Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -32,6 +33,8 @@ class Job:
     request: RequestId
     client: ClientId
     base: torch.Tensor
+    version: Version = 0
+    """The round of the base model; schedules may go by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +200,7 @@ class SerialTrainer:
     def __init__(self, device_tasks: Mapping[TaskName, DeviceTask], seed: int) -> None:
         self._device_tasks = device_tasks
         self._streams = {name: Stream.of(seed, "train", name) for name in device_tasks}
+        self._steppers: dict[TaskName, Stepper] = {}
 
     def limit(self, task: TaskName) -> int:
         return 1
@@ -208,25 +212,26 @@ class SerialTrainer:
         pass
 
     def _train(self, task: TaskName, job: Job) -> Update:
-        """tau steps of SGD from ``job.base``; Delta = (before - after) / (tau eta_c)."""
+        """tau steps from ``job.base``; Delta = (before - after) / (tau eta_c)."""
         device_task = self._device_tasks[task]
         how, model = device_task.task.training, device_task.model
         batches, stream = batches_of(device_task, self._streams[task], job)
         model.write(job.base)
         model.module.train()
+        if task not in self._steppers:
+            self._steppers[task] = Stepper(how, model.parameters, stacked=False)
+        stepper = self._steppers[task]
+        stepper.begin()
         total = job.base.new_zeros(())
         with seeded(stream, job.base.device):  # for modules that draw, such as dropout
-            for batch in torch.from_numpy(batches).to(job.base.device):
+            on_device = torch.from_numpy(batches).to(job.base.device)
+            for batch, lr in zip(on_device, rates(how, job.version), strict=True):
                 inputs, labels = device_task.train.batch(batch)
                 if device_task.task.augment is not None:
                     inputs = device_task.task.augment(inputs)
                 loss = device_task.loss(model.module(inputs), labels)
                 gradients = torch.autograd.grad(loss, model.parameters, allow_unused=True)
-                with torch.no_grad():
-                    for parameter, gradient in zip(model.parameters, gradients, strict=True):
-                        if gradient is not None:  # None: the loss does not depend on it
-                            gradient = gradient.add(parameter, alpha=how.weight_decay)
-                            parameter.sub_(gradient, alpha=how.client_lr)
+                stepper.step(gradients, lr)  # None: the loss does not depend on it
                 total += loss.detach()
         after, end = model.read(), model.buffers_from
         delta = (job.base[:end] - after[:end]) / (how.local_steps * how.client_lr)

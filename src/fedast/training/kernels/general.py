@@ -9,7 +9,9 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from fedast.training.kernels.net import Descent, Layout
+from fedast.tasks.task import Training
+from fedast.training.kernels.net import Layout
+from fedast.training.stepping import Stepper
 
 
 @final
@@ -21,13 +23,13 @@ class GeneralNet:
         module: nn.Module,
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
         copies: int,
-        descent: Descent,
+        how: Training,
         used: tuple[bool, ...],
     ) -> None:
-        """``used`` says which parameters the loss depends on; SGD leaves the others as they are."""
+        """``used`` says which parameters the loss depends on; the others stay as they are."""
         self._module = module
         self._layout = Layout.of(module)
-        self._descent = descent
+        self._how = how
         first = next(module.parameters())
         self._parameters = {
             name: first.new_zeros((copies, *shape))
@@ -36,6 +38,10 @@ class GeneralNet:
         self._trained = [
             name for name, takes_part in zip(self._layout.names, used, strict=True) if takes_part
         ]
+        optimizer = how.client_optimizer
+        self.lr = first.new_zeros(copies) if optimizer.schedule.use != "constant" else None
+        trained = [self._parameters[name] for name in self._trained]
+        self._stepper = None if optimizer.plain else Stepper(how, trained, stacked=True)
 
         def one(
             parameters: dict[str, torch.Tensor], inputs: torch.Tensor, labels: torch.Tensor
@@ -47,6 +53,8 @@ class GeneralNet:
     def load(self, flat: torch.Tensor) -> None:
         for mine, given in zip(self._parameters.values(), self._layout.split(flat), strict=True):
             mine.copy_(given)
+        if self._stepper is not None:
+            self._stepper.begin()
 
     def read(self) -> torch.Tensor:
         return self._layout.join(list(self._parameters.values()))
@@ -54,11 +62,12 @@ class GeneralNet:
     def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         self._module.train()  # an evaluation may have switched it to eval mode
         gradients, losses = self._gradients(self._parameters, inputs, labels)
-        parameters = [self._parameters[name] for name in self._trained]
-        keep = 1.0 - self._descent.rate * self._descent.decay
-        torch._foreach_mul_(parameters, keep)
-        torch._foreach_add_(
-            parameters, [gradients[name] for name in self._trained], alpha=-self._descent.rate
-        )
+        found = [gradients[name] for name in self._trained]
+        if self._stepper is not None:
+            self._stepper.step(found, self._how.client_lr if self.lr is None else self.lr)
+        else:  # the same for all parameters at once, which is faster
+            parameters = [self._parameters[name] for name in self._trained]
+            torch._foreach_mul_(parameters, 1.0 - self._how.client_lr * self._how.weight_decay)
+            torch._foreach_add_(parameters, found, alpha=-self._how.client_lr)
         assert isinstance(losses, torch.Tensor)
         return losses
