@@ -21,6 +21,7 @@ from fedast.learner.protocol import Evaluation
 from fedast.parts.errors import ConfigError, nearest
 from fedast.parts.registry import load_object, make_importable
 from fedast.run.build import build_tasks
+from fedast.tasks.dataset import leaves
 from fedast.tasks.task import BadTask, Task
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer
 
@@ -124,4 +125,4 @@ class LocalTraining:
             inputs, labels = data
         except Exception as error:  # whatever the user's own code raises
             raise BadTask(f"{named}: {type(error).__name__}: {error}") from error
-        return replace(task, train=(inputs, labels), partition=[np.arange(len(inputs))])
+        return replace(task, train=(inputs, labels), partition=[np.arange(len(leaves(inputs)[0]))])

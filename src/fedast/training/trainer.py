@@ -6,9 +6,8 @@ with any ``nn.Module``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias, final
 
 import numpy as np
@@ -21,6 +20,7 @@ from fedast.tasks.metrics import RMSE, Accuracy, cross_entropy
 from fedast.tasks.task import BadTask, Indices, OutOfMemory, Task
 from fedast.training.batches import draw_batches
 from fedast.training.flat import FlatModel
+from fedast.training.randomness import seeded
 from fedast.training.stepping import Stepper, rates
 
 Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -89,6 +89,8 @@ class DeviceTask:
     train: Dataset
     test: Dataset
     loss: Loss
+    draws: bool = True
+    """Whether a training pass, augmentation included, draws random numbers."""
 
     @classmethod
     def build(
@@ -103,7 +105,7 @@ class DeviceTask:
 
         ``moved`` holds what is on the device already, for tasks that share data.
         """
-        with seeded(Stream.of(seed, "init", task.name), torch.device("cpu")):
+        with seeded(Stream.of(seed, "init", task.name), torch.device("cpu"), plain_dropout=False):
             try:
                 module = task.model()
             except Exception as error:  # whatever the user's own code raises
@@ -124,20 +126,20 @@ class DeviceTask:
             test=moved[id(task.test)],
             loss=task.loss or task.metric.default_loss(),
         )
-        device_task.try_out()
-        return device_task
+        return replace(device_task, draws=device_task.try_out())
 
     @property
     def usual_loss(self) -> bool:
         """Whether it is trained with cross-entropy of class numbers."""
         return self.task.loss is None and self.task.metric.default_loss() is cross_entropy
 
-    def try_out(self) -> None:
+    def try_out(self) -> bool:
         """Check before the run that model, data and loss fit together.
 
         Two samples of every part go through the model, the loss and, for
-        training, its gradient; the model is left unchanged.
+        training, its gradient; the model is left unchanged. Whether training draws random numbers.
         """
+        draws = False
         name = f"task {self.task.name!r}"
         if not self.model.parameters:
             raise BadTask(f"{name}: its model has no parameters to train")
@@ -150,13 +152,15 @@ class DeviceTask:
             self.model.module.train(part == "train")
             try:
                 inputs, labels = dataset.batch(torch.arange(min(2, len(dataset)), device=device))
-                with seeded(Stream(0), device):
+                with seeded(Stream(0), device) as generator:
+                    before = generator.get_state()
                     if part == "train" and self.task.augment is not None:
                         inputs = self.task.augment(inputs)
                     outputs = self.model.module(inputs)
                     loss = self.loss(outputs, labels)
                     if part == "train":
                         torch.autograd.grad(loss, self.model.parameters, allow_unused=True)
+                        draws = not torch.equal(before, generator.get_state())
             except torch.OutOfMemoryError as error:
                 raise OutOfMemory(
                     f"{name}: out of memory before training began; free some, or set "
@@ -180,6 +184,7 @@ class DeviceTask:
                 )
             self._check_labels(f"{name}: {part}", dataset, outputs.shape)
         self.model.module.load_state_dict(state)
+        return draws
 
     def _check_labels(self, where: str, dataset: Dataset, shape: Sequence[int]) -> None:
         """Class numbers must be classes of the model, where the loss takes class numbers."""
@@ -223,7 +228,8 @@ class SerialTrainer:
         stepper = self._steppers[task]
         stepper.begin()
         total = job.base.new_zeros(())
-        with seeded(stream, job.base.device):  # for modules that draw, such as dropout
+        draws = device_task.draws  # if not, there is nothing to be gained but overhead
+        with seeded(stream, job.base.device, plain_dropout=draws):
             on_device = torch.from_numpy(batches).to(job.base.device)
             for batch, lr in zip(on_device, rates(how, job.version), strict=True):
                 inputs, labels = device_task.train.batch(batch)
@@ -237,17 +243,3 @@ class SerialTrainer:
         delta = (job.base[:end] - after[:end]) / (how.local_steps * how.client_lr)
         buffers = after[end:].clone() if model.buffer_count else None
         return Update(delta, total / how.local_steps, buffers)
-
-
-@contextmanager
-def seeded(stream: Stream, device: torch.device) -> Iterator[torch.Generator]:
-    """Seed torch's own generator on a device from a stream for a block, then restore it."""
-    generator = torch.default_generator
-    if device.type == "cuda":
-        generator = torch.cuda.default_generators[device.index or 0]
-    before = generator.get_state()
-    generator.manual_seed(stream.bits() >> 1)
-    try:
-        yield generator
-    finally:
-        generator.set_state(before)
