@@ -44,6 +44,7 @@ from fedast.run.simulate import simulate
 from fedast.sim.availability import AVAILABILITY
 from fedast.sim.delays import DELAYS
 from fedast.tasks import paper
+from fedast.tasks.client_optimizers import CLIENT_OPTIMIZERS
 from fedast.tasks.options import TASKS
 from fedast.tasks.partitions import PARTITIONS
 from fedast.training.options import Batched, Serial
@@ -371,6 +372,18 @@ TASK: dict[str, tuple[str, tuple[str, ...]]] = {
     "server_lr": ("0.33", ()),
     "weight_decay": ("0.2", ()),
     "sampling": ("independent", ()),
+    "client_optimizer.sgd": ("{name='sgd'}", ("tasks.0.client_optimizer=adam",)),
+    "client_optimizer.adam": ("adam", ()),
+    "client_optimizer.adamw": ("adamw", ()),
+    "client_optimizer.sgd.momentum": ("0.7", ("tasks.0.client_optimizer={name='sgd'}",)),
+    "client_optimizer.sgd.nesterov": ("true", ("tasks.0.client_optimizer={momentum=0.5}",)),
+    "client_optimizer.sgd.proximal": ("2.0", ("tasks.0.client_optimizer={name='sgd'}",)),
+    "client_optimizer.sgd.clip": ("0.1", ("tasks.0.client_optimizer={name='sgd'}",)),
+    "client_optimizer.sgd.schedule": ("cosine", ("tasks.0.client_optimizer={name='sgd'}",)),
+    **{
+        f"client_optimizer.adam.{key}": (value, ("tasks.0.client_optimizer={name='adam'}",))
+        for key, value in (("beta1", "0.2"), ("beta2", "0.5"), ("epsilon", "0.1"))
+    },
     "server_optimizer.momentum": ("{name='momentum'}", ()),
     "server_optimizer.adam": ("{name='adam'}", ()),
     "server_optimizer.yogi": ("{name='yogi'}", ()),
@@ -414,6 +427,7 @@ TASK: dict[str, tuple[str, tuple[str, ...]]] = {
     "sync.batch_size": ("5", ()),
     "sync.server_lr": ("0.33", ()),
     "sync.weight_decay": ("0.2", ()),
+    "sync.client_optimizer": ("adam", ()),
     "sync.sampling": ("independent", ()),
 }  # fmt: skip
 ELSEWHERE = {"level", "calibration.place"} | {f"rate_control.{k}" for k in RateControl.model_fields}
@@ -428,14 +442,19 @@ def task_keys() -> Iterator[str]:
         "rate_control": RateControl,
     }
     kinds: dict[str, Registry[Any]] = {
+        "client_optimizer": CLIENT_OPTIMIZERS,
         "server_optimizer": SERVER_OPTIMIZERS,
         "aggregator": AGGREGATORS,
     }
+    tried: set[tuple[str, str]] = set()
     for key in cfg.TaskConfig.model_fields:
         if key in kinds:
             for name, options in kinds[key].builtin.items():
                 yield f"{key}.{name}"
-                yield from (f"{key}.{name}.{one}" for one in options.model_fields)
+                fields = [one for one in options.model_fields if (key, one) not in tried]
+                if key == "client_optimizer":  # whose options in common are tried once
+                    tried |= {(key, one) for one in fields}
+                yield from (f"{key}.{name}.{one}" for one in fields)
         elif key in parts:
             yield from (f"{key}.{one}" for one in parts[key].model_fields)
         else:
@@ -453,14 +472,23 @@ def test_every_key_of_a_task(name: str, key: str) -> None:
     start = START[name]
     context = fitting(name, context)
     path = key.split(".")
-    whole = path[0] in ("server_optimizer", "aggregator") and len(path) == 2
+    whole = path[0] in ("client_optimizer", "server_optimizer", "aggregator") and len(path) == 2
     last = path[0] if whole else f"{path[0]}.{path[-1]}" if len(path) > 1 else key
     place = f"tasks.digits-mlp.{last}"
     if name == "centralized" and path[0] == "calibration":  # an effect in the last digits only
         noted = {note.place for note in notes_of(given((*start, "tasks.0.calibration=always")))}
         assert "tasks.digits-mlp.calibration" in noted
         return
-    if context and len(path) < 3 and key not in ("server_optimizer.sgd", "aggregator.mean"):
+    if (
+        context
+        and len(path) < 3
+        and key
+        not in (
+            "client_optimizer.sgd",
+            "server_optimizer.sgd",
+            "aggregator.mean",
+        )
+    ):
         check(place, value, start)
     try:
         resolve(given((*start, *context)))

@@ -306,7 +306,9 @@ def test_a_quarantine_says_why_and_a_pardon_ends_it(
 
         train = agents[1]._training.train
 
-        def broken(task: str, request: int, vector: wire.Vector) -> tuple[wire.Vector, float, int]:
+        def broken(
+            task: str, request: int, vector: wire.Vector, version: int
+        ) -> tuple[wire.Vector, float, int]:
             return np.full_like(vector, np.nan), 0.0, 1
 
         state = federation.server.state

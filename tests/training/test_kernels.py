@@ -355,11 +355,11 @@ def counted(rate: float) -> dict[str, int]:
     from fedast.tasks.dataset import Arrays
     from fedast.tasks.task import Task, Training
     from fedast.training.batched import BatchedTrainer
-    from fedast.training.kernels import choose, layers
+    from fedast.training.kernels import agreement, layers
 
     # There are kernels without a GPU here, and they are as exact as on one.
     layers.with_kernels = lambda module: [module[0]]  # type: ignore[index]
-    choose.tolerance = lambda precision: 0.1
+    agreement.tolerance = lambda precision: 0.1
     task = Task(
         name="t",
         model=lambda: nn.Sequential(

@@ -33,11 +33,12 @@ from fedast.tasks.models import (
 )
 from fedast.tasks.task import Task, Training
 from fedast.training.batched import BatchedTrainer, padded
-from fedast.training.kernels.choose import choose, tolerance
+from fedast.training.kernels.agreement import tolerance
+from fedast.training.kernels.choose import choose
 from fedast.training.kernels.general import GeneralNet
 from fedast.training.kernels.layers import LayeredNet, layered
 from fedast.training.kernels.lstm import CharLSTMNet
-from fedast.training.kernels.net import Descent, Precision, Unstackable
+from fedast.training.kernels.net import Descent, Precision
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -230,27 +231,6 @@ def test_the_general_net_is_the_oracle_of_those_by_hand(name: str) -> None:
             net.step(inputs.view(3, 4, *inputs.shape[1:]).clone(), labels.view(3, 4))
         found.append(net.read())
     assert off_by(found[0], found[1]) < 1e-12
-
-
-def test_what_cannot_be_stacked_is_trained_one_by_one() -> None:
-    for module in (
-        nn.Sequential(nn.Linear(12, 5), nn.Dropout(0.5)),
-        nn.Sequential(nn.Linear(12, 5), nn.BatchNorm1d(5)),
-    ):
-        task = make_task("logistic", torch.float32)
-        task = Task(
-            **{f: getattr(task, f) for f in ("name", "train", "test", "partition", "training")},
-            model=partial(deepcopy, module),
-        )
-        device_task = DeviceTask.build(task, 0, CPU)
-        with pytest.raises(Unstackable):
-            choose(device_task)
-        trainer = BatchedTrainer({"t": device_task}, 0)
-        assert trainer.limit("t") == 1
-        assert "t" in trainer.alone
-        base = device_task.model.read()
-        alone = SerialTrainer({"t": device_task}, 0).train("t", [Job(1, 2, base)])
-        assert torch.equal(trainer.train("t", [Job(1, 2, base)])[0].delta, alone[0].delta)
 
 
 class Louder(nn.Linear):

@@ -49,6 +49,7 @@ class Entry:
 
 def entries(kind: str) -> list[Entry]:
     """Everything of a kind; what other packages have installed is there too."""
+    kind = kind.replace("-", "_")
     if kind == "server":  # what version 0.1 called all that happens to a round's updates
         side = (("server_optimizer", "server_optimizers"), ("aggregator", "aggregators"))
         found = [
@@ -143,13 +144,15 @@ def reference() -> str:
         lines += _option_table(entry)
     lines += [
         "",
-        "# The server side of a task",
+        "# A task's optimizers and its server side",
         "",
         'With any algorithm, under a `[[tasks]]`: `server_optimizer = "momentum"`, or with options',
-        '`server_optimizer = { name = "momentum", beta = 0.5 }`; so too `aggregator`. And',
+        '`server_optimizer = { name = "momentum", beta = 0.5 }`; so too `client_optimizer` and',
+        "`aggregator`. And",
         '`calibration = "auto"`, or `calibration = { use = "auto", precision = "half" }`.',
     ]
     for title, module, kind in (
+        ("Client optimizers", "tasks.client_optimizers", "client_optimizers"),
         ("Server optimizers", "aggregation.server_optimizers", "server_optimizers"),
         ("Aggregators", "aggregation.aggregators", "aggregators"),
         ("Cached calibration", "aggregation.calibration", None),

@@ -16,6 +16,7 @@ from fedast.parts.registry import Registry
 from fedast.records.observers import OBSERVERS
 from fedast.sim.availability import AVAILABILITY
 from fedast.sim.delays import DELAYS
+from fedast.tasks.client_optimizers import CLIENT_OPTIMIZERS
 from fedast.tasks.metrics import METRICS
 from fedast.tasks.options import TASKS
 from fedast.tasks.partitions import PARTITIONS
@@ -30,6 +31,7 @@ KINDS: Mapping[str, Registry[Any]] = {
         STALENESS_WEIGHTS,
         DELAYS,
         AVAILABILITY,
+        CLIENT_OPTIMIZERS,
         SERVER_OPTIMIZERS,
         AGGREGATORS,
         TASKS,

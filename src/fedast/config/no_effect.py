@@ -41,6 +41,7 @@ from fedast.config.schema import RunConfig, Simulation, TaskConfig, TrainingOver
 from fedast.core.protocol import TaskSpec
 from fedast.parts.errors import ConfigError
 from fedast.sim.availability import ActiveCap, Bernoulli
+from fedast.tasks.client_optimizers import SGD
 from fedast.tasks.embedded import Synthetic
 from fedast.tasks.options import TASKS
 from fedast.tasks.task import Allocation, Task
@@ -72,6 +73,7 @@ def notes(tasks: Sequence[Task], algorithm: AlgorithmOptions, simulation: Simula
         own = [
             *_in_allocation(task, settings, algorithm),
             *_in_goal(task, simulation),
+            *_in_training(task),
             *_in_server(task, algorithm),
         ]
         found += [Note(key, why, task.name) for key, why in own]
@@ -273,6 +275,23 @@ def _in_goal(task: Task, simulation: Simulation) -> Reasons:
     limits = [limit for limit in (goal.max_time, last) if limit is not None]
     if goal.leave_time is not None and limits and goal.leave_time > min(limits):
         yield "leave_time", f"its time limit is earlier, {min(limits):g}"
+
+
+def _in_training(task: Task) -> Reasons:
+    optimizer = task.training.client_optimizer
+    schedule = optimizer.schedule
+    if schedule.use == "constant":
+        for key in ("final", "rounds"):
+            if _given(schedule, key):
+                yield f"client_optimizer.schedule.{key}", 'the schedule is "constant"'
+    if task.training.local_steps == 1:
+        why = "a local training is one step, and nothing is remembered from the one before"
+        if optimizer.proximal:
+            yield "client_optimizer.proximal", why
+        if isinstance(optimizer, SGD) and optimizer.momentum and not optimizer.nesterov:
+            yield "client_optimizer.momentum", why
+        if schedule.use != "constant" and schedule.rounds is None:
+            yield "client_optimizer.schedule", why
 
 
 def _in_server(task: Task, algorithm: AlgorithmOptions) -> Reasons:

@@ -37,7 +37,7 @@ def resolve(config: RunConfig, folder: Path = Path()) -> RunConfig:
     specs = plan(settings, config.algorithm, simulation)
     tasks = []
     for task, options, decided, spec in zip(config.tasks, kinds, settings, specs, strict=True):
-        training = decided.training.model_dump() | {"server_lr": spec.server_lr}
+        training = dict(decided.training) | {"server_lr": spec.server_lr}
         asynchronous = not config.algorithm.synchronous
         tasks.append(
             task.model_copy(

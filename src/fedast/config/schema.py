@@ -31,6 +31,7 @@ from fedast.parts.registry import Part
 from fedast.records.observers import OBSERVERS, ObserverOptions
 from fedast.sim.availability import AVAILABILITY, ActiveCap, AvailabilityOptions
 from fedast.sim.delays import DELAYS, DelayOptions, ShiftedExponential
+from fedast.tasks.client_optimizers import CLIENT_OPTIMIZERS, ClientOptimizerOptions
 from fedast.tasks.task import Count, NotNegative, Positive, Sampling, Share, WeightDecay
 from fedast.training.options import TRAINERS, TrainerOptions
 
@@ -90,6 +91,10 @@ class TrainingOverrides(Section):
     client_lr: LearningRate | None = None
     server_lr: LearningRate | None = None
     weight_decay: WeightDecay | None = None
+    client_optimizer: Annotated[
+        SerializeAsAny[ClientOptimizerOptions] | None, Part(CLIENT_OPTIMIZERS, "sgd")
+    ] = None
+    """How a client's model steps along its gradients; default: the task's, which is sgd."""
     sampling: Sampling | None = None
 
 

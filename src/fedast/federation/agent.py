@@ -45,10 +45,10 @@ class Training(Protocol):
         ...
 
     def train(
-        self, task: TaskName, request: int, vector: wire.Vector
+        self, task: TaskName, request: int, vector: wire.Vector, version: int
     ) -> tuple[wire.Vector, float, int]:
-        """The update of the parameters followed by the new values of the buffers, the mean training
-        loss, and the number of samples of this client."""
+        """From a model and its version: the update of the parameters followed by the new values of
+        the buffers, the mean training loss, and the number of samples of this client."""
         ...
 
     def measure(self, task: TaskName, vector: wire.Vector) -> tuple[Evaluation, int]:
@@ -186,7 +186,7 @@ class Agent:
         began = self._clock()
         try:
             trained, loss, samples = await asyncio.to_thread(
-                self._training.train, request.task, request.id, vector
+                self._training.train, request.task, request.id, vector, request.version
             )
         except Exception as error:  # whatever the user's own data or model raises
             log.exception("training failed")

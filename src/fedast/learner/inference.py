@@ -10,7 +10,7 @@ import torch
 
 from fedast.tasks.models import CharLSTM
 from fedast.training.kernels import layers, lstm
-from fedast.training.kernels.choose import tolerance
+from fedast.training.kernels.agreement import tolerance
 from fedast.training.kernels.layers import is_hooked, layered
 from fedast.training.kernels.lstm import CharLSTMNet
 from fedast.training.kernels.net import Descent, Precision, Unstackable

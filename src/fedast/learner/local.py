@@ -156,7 +156,7 @@ class LocalLearner:
             batch = chosen[start : start + limit]
             entries = [self._requests[request] for request in batch]
             jobs = [
-                Job(request, entry.client, store[entry.version])
+                Job(request, entry.client, store[entry.version], entry.version)
                 for request, entry in zip(batch, entries, strict=True)
             ]
             try:

@@ -21,6 +21,7 @@ from fedast.learner.protocol import Evaluation
 from fedast.parts.errors import ConfigError, nearest
 from fedast.parts.registry import load_object, make_importable
 from fedast.run.build import build_tasks
+from fedast.tasks.dataset import leaves
 from fedast.tasks.task import BadTask, Task
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer
 
@@ -97,9 +98,12 @@ class LocalTraining:
     def buffers(self, task: TaskName) -> int:
         return self._device_tasks[task].model.buffer_count
 
-    def train(self, task: TaskName, request: int, vector: Vector) -> tuple[Vector, float, int]:
+    def train(
+        self, task: TaskName, request: int, vector: Vector, version: int = 0
+    ) -> tuple[Vector, float, int]:
         place = self._places[task]
-        (update,) = self._trainer.train(task, [Job(request, place, torch.from_numpy(vector))])
+        job = Job(request, place, torch.from_numpy(vector), version)
+        (update,) = self._trainer.train(task, [job])
         samples = len(self._device_tasks[task].task.partition[place])
         parts = [update.delta] if update.buffers is None else [update.delta, update.buffers]
         return torch.cat(parts).numpy(), float(update.loss), samples
@@ -121,4 +125,4 @@ class LocalTraining:
             inputs, labels = data
         except Exception as error:  # whatever the user's own code raises
             raise BadTask(f"{named}: {type(error).__name__}: {error}") from error
-        return replace(task, train=(inputs, labels), partition=[np.arange(len(inputs))])
+        return replace(task, train=(inputs, labels), partition=[np.arange(len(leaves(inputs)[0]))])

@@ -13,16 +13,36 @@ from typing import Any, Protocol, TypeAlias, final, runtime_checkable
 import numpy as np
 import torch
 
-Transform: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+Transform: TypeAlias = Callable[[Any], Any]
+
+
+def mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """A tensor, or a tuple or dict of them, with every tensor changed."""
+    if isinstance(value, dict):
+        return {key: mapped(change, part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(mapped(change, part) for part in value)
+    return change(value)
+
+
+def leaves(value: Any) -> list[Any]:
+    """The tensors of a tensor, or of a tuple or dict of them."""
+    found: list[Any] = []
+    mapped(found.append, value)
+    return found
 
 
 @runtime_checkable
 class Dataset(Protocol):
-    """Inputs and labels that can be gathered a batch at a time."""
+    """Inputs and labels that can be gathered a batch at a time.
+
+    Inputs may be a tuple or a dict of tensors, and so may labels; the model and the loss are then
+    given that. The first axis of each counts samples.
+    """
 
     def __len__(self) -> int: ...
 
-    def batch(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def batch(self, indices: torch.Tensor) -> tuple[Any, Any]:
         """The inputs and labels of some samples, ready for the model."""
         ...
 
@@ -41,23 +61,25 @@ class MapStyle(Protocol):
 @final
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """Inputs and labels as two tensors; ``transform`` is applied to each batch of inputs."""
+    """Inputs and labels as tensors, or tuples and dicts of them; ``transform`` is applied to each
+    batch of inputs."""
 
-    inputs: torch.Tensor
-    labels: torch.Tensor
+    inputs: Any
+    labels: Any
     transform: Transform | None = None
 
     def __len__(self) -> int:
-        return len(self.inputs)
+        return len(leaves(self.inputs)[0])
 
-    def batch(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs = self.inputs[indices]
+    def batch(self, indices: torch.Tensor) -> tuple[Any, Any]:
+        inputs = mapped(lambda part: part[indices], self.inputs)
         if self.transform is not None:
             inputs = self.transform(inputs)
-        return inputs, self.labels[indices]
+        return inputs, mapped(lambda part: part[indices], self.labels)
 
     def to(self, device: torch.device) -> Arrays:
-        return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
+        inputs, labels = mapped(lambda part: part.to(device), (self.inputs, self.labels))
+        return replace(self, inputs=inputs, labels=labels)
 
 
 @final
@@ -85,19 +107,22 @@ def as_dataset(data: Any) -> Dataset:
     """Take what users have: a ``Dataset``, a pair of tensors or arrays, a map-style dataset.
 
     A map-style dataset is read once, item by item, and kept as two tensors; its
-    items must be (input, label) pairs of one shape.
+    items must be (input, label) pairs of one shape. In place of a tensor or an array of inputs
+    there may be a tuple or a dict of them.
     """
     if isinstance(data, Dataset):
         return data
     pair = isinstance(data, tuple) and len(data) == 2
-    if pair and all(isinstance(part, torch.Tensor | np.ndarray) for part in data):
-        inputs, labels = (_tensor(part) for part in data)
+    if pair and _are_arrays(leaves(data[0])) and _are_arrays([data[1]]):
+        inputs, labels = mapped(_tensor, data)
+        if len({len(part) for part in leaves(inputs)}) > 1:
+            raise ValueError("has inputs of different lengths")
     elif isinstance(data, MapStyle):
         if len(data) == 0:
             raise ValueError("is empty")
         try:
             items: Sequence[tuple[Any, Any]] = [data[i] for i in range(len(data))]
-            inputs = torch.stack([_tensor(item[0]) for item in items])
+            inputs = _stacked([_input(item[0]) for item in items])
             labels = torch.stack([_tensor(item[1]) for item in items])
         except (RuntimeError, TypeError, ValueError, LookupError) as error:
             raise ValueError(
@@ -105,14 +130,35 @@ def as_dataset(data: Any) -> Dataset:
             ) from None
     else:
         raise ValueError("is neither a pair of arrays nor a map-style dataset")
-    if len(inputs) != len(labels):
-        raise ValueError(f"has {len(inputs)} inputs but {len(labels)} labels")
-    if len(inputs) == 0:
+    counts = len(leaves(inputs)[0]), len(leaves(labels)[0])
+    if counts[0] != counts[1]:
+        raise ValueError(f"has {counts[0]} inputs but {counts[1]} labels")
+    if counts[0] == 0:
         raise ValueError("is empty")
-    for part, name in ((inputs, "inputs"), (labels, "labels")):
-        if part.is_floating_point() and not bool(torch.isfinite(part).all()):
-            raise ValueError(f"its {name} have NaN or infinite values")
+    for parts, name in ((inputs, "inputs"), (labels, "labels")):
+        for part in leaves(parts):
+            if part.is_floating_point() and not bool(torch.isfinite(part).all()):
+                raise ValueError(f"its {name} have NaN or infinite values")
     return Arrays(inputs, labels)
+
+
+def _are_arrays(parts: Sequence[Any]) -> bool:
+    return bool(parts) and all(isinstance(part, torch.Tensor | np.ndarray) for part in parts)
+
+
+def _input(value: Any) -> Any:
+    """An item's input; a tuple of numbers is one tensor."""
+    several = isinstance(value, tuple) and all(isinstance(part, torch.Tensor) for part in value)
+    return mapped(_tensor, value) if several or isinstance(value, dict) else _tensor(value)
+
+
+def _stacked(items: Sequence[Any]) -> Any:
+    first = items[0]
+    if isinstance(first, dict):
+        return {key: _stacked([item[key] for item in items]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_stacked(list(parts)) for parts in zip(*items, strict=True))
+    return torch.stack(list(items))
 
 
 def _tensor(value: Any) -> torch.Tensor:

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from fedast.aggregation.settings import ServerSide
 from fedast.algorithms.options import LearningRate
 from fedast.deprecated import renamed_keywords
 from fedast.parts.errors import ConfigError
 from fedast.parts.options import Section
+from fedast.parts.registry import Part
+from fedast.tasks.client_optimizers import CLIENT_OPTIMIZERS, SGD, ClientOptimizerOptions
 from fedast.tasks.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -59,6 +61,10 @@ class Training(Section):
     server_lr: LearningRate | None = None
     """The server's learning rate, eta_s; None: the algorithm's own default."""
     weight_decay: WeightDecay = 0.0
+    client_optimizer: Annotated[SerializeAsAny[ClientOptimizerOptions], Part(CLIENT_OPTIMIZERS)] = (
+        SGD()
+    )
+    """How a client's model steps along its gradients (fedast list client-optimizers)."""
     sampling: Sampling = "epochs"
     """Where mini-batches come from: shuffled epochs over the client's data with the incomplete last
     batch dropped, or independent random batches."""

@@ -20,9 +20,14 @@ import torch
 
 from fedast.core.protocol import TaskName
 from fedast.core.streams import Stream
+from fedast.tasks.dataset import mapped
 from fedast.tasks.task import OutOfMemory
-from fedast.training.kernels.choose import Build, choose, is_lean
+from fedast.training.kernels.agreement import randomness_of
+from fedast.training.kernels.choose import Build, choose, is_lean, say_once
 from fedast.training.kernels.net import Net, Precision, Unstackable
+from fedast.training.kernels.stacked import Randomness, step
+from fedast.training.randomness import draw_seed
+from fedast.training.stepping import rates
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Update, batches_of
 
 _log = logging.getLogger(__name__)
@@ -66,6 +71,8 @@ class BatchedTrainer:
                 )
             except Unstackable as problem:
                 self.alone[name] = str(problem)
+                if not lean:
+                    say_once(f"task {name!r} is trained client by client: {problem}")
 
     def limit(self, task: TaskName) -> int:
         return self._stacked[task].most if task in self._stacked else 1
@@ -73,12 +80,24 @@ class BatchedTrainer:
     def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
         if task not in self._stacked:
             return self._serial.train(task, jobs)
-        device_task, stream = self._device_tasks[task], self._streams[task]
-        batches = np.stack([batches_of(device_task, stream, job)[0] for job in jobs], axis=1)
-        return self._stacked[task].train(jobs, batches)
+        device_task = self._device_tasks[task]
+        if not _same_frozen(device_task, jobs):  # they are kept once for all copies
+            return self._serial.train(task, jobs)
+        drawn = [batches_of(device_task, self._streams[task], job) for job in jobs]
+        batches = np.stack([indices for indices, _ in drawn], axis=1)
+        return self._stacked[task].train(jobs, batches, [draw_seed(stream) for _, stream in drawn])
 
     def close(self) -> None:
         self._stacked.clear()
+
+
+def _same_frozen(device_task: DeviceTask, jobs: Sequence[Job]) -> bool:
+    model = device_task.model
+    span = slice(model.parameter_count, model.buffers_from)
+    first = jobs[0].base
+    return span.start == span.stop or all(
+        job.base is first or torch.equal(job.base[span], first[span]) for job in jobs
+    )
 
 
 @final
@@ -88,20 +107,22 @@ class _StackedTask:
     def __init__(self, device_task: DeviceTask, build: Build, most: int) -> None:
         self._device_task = device_task
         self._build = build
+        self._randomness = randomness_of(device_task)
         self._engines: dict[int, _Engine] = {}
         self.most = most
 
-    def train(self, jobs: Sequence[Job], batches: np.ndarray) -> list[Update]:
+    def train(self, jobs: Sequence[Job], batches: np.ndarray, seeds: Sequence[int]) -> list[Update]:
         if len(jobs) > self.most:
             half = self.most
-            return self.train(jobs[:half], batches[:, :half]) + self.train(
-                jobs[half:], batches[:, half:]
+            return self.train(jobs[:half], batches[:, :half], seeds[:half]) + self.train(
+                jobs[half:], batches[:, half:], seeds[half:]
             )
         size = padded(len(jobs))
         try:
             if size not in self._engines:
-                self._engines[size] = _Engine(self._device_task, self._build(size), size)
-            return self._engines[size].train(jobs, batches)
+                net = self._build(size)
+                self._engines[size] = _Engine(self._device_task, net, size, self._randomness)
+            return self._engines[size].train(jobs, batches, seeds)
         except torch.OutOfMemoryError:
             self._engines.clear()
             torch.cuda.empty_cache()
@@ -111,14 +132,16 @@ class _StackedTask:
                 'the device\'s memory; lower its batch_size, or set compute.device = "cpu"'
             )
         self.most = max(1, len(jobs) // 2)
-        return self.train(jobs, batches)
+        return self.train(jobs, batches, seeds)
 
 
 @final
 class _Engine:
     """A net of a fixed number of copies, and on a GPU the graph of its step."""
 
-    def __init__(self, device_task: DeviceTask, net: Net, size: int) -> None:
+    def __init__(
+        self, device_task: DeviceTask, net: Net, size: int, randomness: Randomness
+    ) -> None:
         how = device_task.task.training
         self._device_task = device_task
         self._net = net
@@ -132,12 +155,15 @@ class _Engine:
         self._copied = torch.cuda.Event() if base.is_cuda else None  # type: ignore[no-untyped-call]
         self._at = torch.zeros(1, dtype=torch.int64, device=base.device)
         self._losses = torch.zeros(size, dtype=base.dtype, device=base.device)
+        self._rates = base.new_zeros((how.local_steps, size)) if net.lr is not None else None
+        self._randomness = randomness
+        self._draws = randomness.generators(size, base.device)
         self._graph: torch.cuda.CUDAGraph | None = None
-        if base.is_cuda:
+        if base.is_cuda and self._draws is None:  # the host seeds generators and draws from them
             self._net.load(base.expand(size, -1))
             self._graph = self._capture()
 
-    def train(self, jobs: Sequence[Job], batches: np.ndarray) -> list[Update]:
+    def train(self, jobs: Sequence[Job], batches: np.ndarray, seeds: Sequence[int]) -> list[Update]:
         places = [min(place, len(jobs) - 1) for place in range(self._size)]
         base = torch.stack([jobs[place].base for place in places])
         self._net.load(base)
@@ -148,6 +174,12 @@ class _Engine:
         self._batches.copy_(self._drawn, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
+        if self._rates is not None:
+            how = self._device_task.task.training
+            by_place = [rates(how, jobs[place].version) for place in places]
+            self._rates.copy_(torch.tensor(by_place, dtype=self._rates.dtype).T)
+        if self._draws is not None:
+            self._draws.begin([seeds[place] for place in places])
         self._at.zero_()
         self._losses.zero_()
         for _ in range(len(batches)):
@@ -155,22 +187,27 @@ class _Engine:
                 self._graph.replay()
             else:
                 self._step()
-        deltas = (base - self._net.read()) / self._scale
+        after, end = self._net.read(), self._device_task.model.buffers_from
+        deltas = (base[:, :end] - after[:, :end]) / self._scale
         losses = self._losses / len(batches)
         marks = self._net.saturated
         saturated = [None] * len(jobs) if marks is None else marks.clone().unbind()
+        has_buffers = bool(self._device_task.model.buffer_count)
+        buffers = after[:, end:].clone().unbind() if has_buffers else [None] * len(jobs)
         return [
-            Update(deltas[i].clone(), losses[i], saturated=saturated[i]) for i in range(len(jobs))
+            Update(deltas[i].clone(), losses[i], buffers[i], saturated[i]) for i in range(len(jobs))
         ]
 
     def _step(self) -> None:
         """One local step of all copies, without involving the host."""
         indices = self._batches.index_select(0, self._at)[0]
-        inputs, labels = self._device_task.train.batch(indices.flatten())
-        self._losses += self._net.step(
-            inputs.view(*indices.shape, *inputs.shape[1:]),
-            labels.view(*indices.shape, *labels.shape[1:]),
+        inputs, labels = mapped(
+            lambda part: part.view(*indices.shape, *part.shape[1:]),
+            self._device_task.train.batch(indices.flatten()),
         )
+        if self._rates is not None and self._net.lr is not None:
+            self._net.lr.copy_(self._rates.index_select(0, self._at)[0])
+        self._losses += step(self._net, inputs, labels, self._randomness, self._draws)
         self._at += 1
 
     def _capture(self) -> torch.cuda.CUDAGraph | None:

@@ -20,7 +20,7 @@ from typing import final
 
 import torch
 
-from fedast.core.protocol import ClientId, RequestId, TaskName
+from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.tasks.task import TrainingFailed
 from fedast.training.batched import BatchedTrainer
 from fedast.training.trainer import DeviceTask, Job, Update
@@ -76,7 +76,7 @@ class ProcessTrainer:
             worker.send(
                 task,
                 [
-                    (slot, jobs[slot].request, jobs[slot].client)
+                    (slot, jobs[slot].request, jobs[slot].client, jobs[slot].version)
                     for slot in range(number, len(jobs), len(self._workers))
                 ],
             )
@@ -126,8 +126,8 @@ class _Worker:
         self.pipe = pipe
         self._left: list[RequestId] = []
 
-    def send(self, task: TaskName, jobs: list[tuple[int, RequestId, ClientId]]) -> None:
-        self._left = [request for _, request, _ in jobs]
+    def send(self, task: TaskName, jobs: list[tuple[int, RequestId, ClientId, Version]]) -> None:
+        self._left = [request for _, request, _, _ in jobs]
         if jobs:
             try:
                 self.pipe.send((task, jobs))
@@ -177,9 +177,10 @@ def _work(
         except (EOFError, OSError):
             os._exit(0)  # the parent is done, or gone; there is nothing to clean up
         shared = memory[task]
-        for slot, request, client in jobs:
+        for slot, request, client, version in jobs:
             try:
-                (update,) = trainer.train(task, [Job(request, client, shared.bases[slot])])
+                job = Job(request, client, shared.bases[slot], version)
+                (update,) = trainer.train(task, [job])
                 shared.deltas[slot].copy_(update.delta)
                 shared.losses[slot].copy_(update.loss)
                 if update.buffers is not None:

@@ -6,21 +6,22 @@ with any ``nn.Module``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias, final
 
 import numpy as np
 import torch
 
-from fedast.core.protocol import ClientId, RequestId, TaskName
+from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.core.streams import Stream
 from fedast.tasks.dataset import Arrays, Dataset
 from fedast.tasks.metrics import RMSE, Accuracy, cross_entropy
 from fedast.tasks.task import BadTask, Indices, OutOfMemory, Task
 from fedast.training.batches import draw_batches
 from fedast.training.flat import FlatModel
+from fedast.training.randomness import seeded
+from fedast.training.stepping import Stepper, rates
 
 Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -32,6 +33,8 @@ class Job:
     request: RequestId
     client: ClientId
     base: torch.Tensor
+    version: Version = 0
+    """The round of the base model; schedules may go by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ class DeviceTask:
     train: Dataset
     test: Dataset
     loss: Loss
+    draws: bool = True
+    """Whether a training pass, augmentation included, draws random numbers."""
 
     @classmethod
     def build(
@@ -100,7 +105,7 @@ class DeviceTask:
 
         ``moved`` holds what is on the device already, for tasks that share data.
         """
-        with seeded(Stream.of(seed, "init", task.name), torch.device("cpu")):
+        with seeded(Stream.of(seed, "init", task.name), torch.device("cpu"), plain_dropout=False):
             try:
                 module = task.model()
             except Exception as error:  # whatever the user's own code raises
@@ -121,20 +126,20 @@ class DeviceTask:
             test=moved[id(task.test)],
             loss=task.loss or task.metric.default_loss(),
         )
-        device_task.try_out()
-        return device_task
+        return replace(device_task, draws=device_task.try_out())
 
     @property
     def usual_loss(self) -> bool:
         """Whether it is trained with cross-entropy of class numbers."""
         return self.task.loss is None and self.task.metric.default_loss() is cross_entropy
 
-    def try_out(self) -> None:
+    def try_out(self) -> bool:
         """Check before the run that model, data and loss fit together.
 
         Two samples of every part go through the model, the loss and, for
-        training, its gradient; the model is left unchanged.
+        training, its gradient; the model is left unchanged. Whether training draws random numbers.
         """
+        draws = False
         name = f"task {self.task.name!r}"
         if not self.model.parameters:
             raise BadTask(f"{name}: its model has no parameters to train")
@@ -147,13 +152,15 @@ class DeviceTask:
             self.model.module.train(part == "train")
             try:
                 inputs, labels = dataset.batch(torch.arange(min(2, len(dataset)), device=device))
-                with seeded(Stream(0), device):
+                with seeded(Stream(0), device) as generator:
+                    before = generator.get_state()
                     if part == "train" and self.task.augment is not None:
                         inputs = self.task.augment(inputs)
                     outputs = self.model.module(inputs)
                     loss = self.loss(outputs, labels)
                     if part == "train":
                         torch.autograd.grad(loss, self.model.parameters, allow_unused=True)
+                        draws = not torch.equal(before, generator.get_state())
             except torch.OutOfMemoryError as error:
                 raise OutOfMemory(
                     f"{name}: out of memory before training began; free some, or set "
@@ -177,6 +184,7 @@ class DeviceTask:
                 )
             self._check_labels(f"{name}: {part}", dataset, outputs.shape)
         self.model.module.load_state_dict(state)
+        return draws
 
     def _check_labels(self, where: str, dataset: Dataset, shape: Sequence[int]) -> None:
         """Class numbers must be classes of the model, where the loss takes class numbers."""
@@ -197,6 +205,7 @@ class SerialTrainer:
     def __init__(self, device_tasks: Mapping[TaskName, DeviceTask], seed: int) -> None:
         self._device_tasks = device_tasks
         self._streams = {name: Stream.of(seed, "train", name) for name in device_tasks}
+        self._steppers: dict[TaskName, Stepper] = {}
 
     def limit(self, task: TaskName) -> int:
         return 1
@@ -208,41 +217,29 @@ class SerialTrainer:
         pass
 
     def _train(self, task: TaskName, job: Job) -> Update:
-        """tau steps of SGD from ``job.base``; Delta = (before - after) / (tau eta_c)."""
+        """tau steps from ``job.base``; Delta = (before - after) / (tau eta_c)."""
         device_task = self._device_tasks[task]
         how, model = device_task.task.training, device_task.model
         batches, stream = batches_of(device_task, self._streams[task], job)
         model.write(job.base)
         model.module.train()
+        if task not in self._steppers:
+            self._steppers[task] = Stepper(how, model.parameters, stacked=False)
+        stepper = self._steppers[task]
+        stepper.begin()
         total = job.base.new_zeros(())
-        with seeded(stream, job.base.device):  # for modules that draw, such as dropout
-            for batch in torch.from_numpy(batches).to(job.base.device):
+        draws = device_task.draws  # if not, there is nothing to be gained but overhead
+        with seeded(stream, job.base.device, plain_dropout=draws):
+            on_device = torch.from_numpy(batches).to(job.base.device)
+            for batch, lr in zip(on_device, rates(how, job.version), strict=True):
                 inputs, labels = device_task.train.batch(batch)
                 if device_task.task.augment is not None:
                     inputs = device_task.task.augment(inputs)
                 loss = device_task.loss(model.module(inputs), labels)
                 gradients = torch.autograd.grad(loss, model.parameters, allow_unused=True)
-                with torch.no_grad():
-                    for parameter, gradient in zip(model.parameters, gradients, strict=True):
-                        if gradient is not None:  # None: the loss does not depend on it
-                            gradient = gradient.add(parameter, alpha=how.weight_decay)
-                            parameter.sub_(gradient, alpha=how.client_lr)
+                stepper.step(gradients, lr)  # None: the loss does not depend on it
                 total += loss.detach()
         after, end = model.read(), model.buffers_from
         delta = (job.base[:end] - after[:end]) / (how.local_steps * how.client_lr)
         buffers = after[end:].clone() if model.buffer_count else None
         return Update(delta, total / how.local_steps, buffers)
-
-
-@contextmanager
-def seeded(stream: Stream, device: torch.device) -> Iterator[torch.Generator]:
-    """Seed torch's own generator on a device from a stream for a block, then restore it."""
-    generator = torch.default_generator
-    if device.type == "cuda":
-        generator = torch.cuda.default_generators[device.index or 0]
-    before = generator.get_state()
-    generator.manual_seed(stream.bits() >> 1)
-    try:
-        yield generator
-    finally:
-        generator.set_state(before)

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedast.training.kernels.net import Descent, Layout
+from fedast.tasks.task import Training
+from fedast.training.kernels.net import Layout
+from fedast.training.stepping import Stepper
+
+Tensors = dict[str, torch.Tensor]
 
 
 @final
 class GeneralNet:
+    """Trained parameters and floating-point buffers have a row per copy. Frozen parameters and
+    integer buffers (counters, masks) are kept once: they are the same for all."""
+
     saturated = None
 
     def __init__(
@@ -21,44 +29,88 @@ class GeneralNet:
         module: nn.Module,
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
         copies: int,
-        descent: Descent,
+        how: Training,
         used: tuple[bool, ...],
+        *,
+        draws: bool = False,
     ) -> None:
-        """``used`` says which parameters the loss depends on; SGD leaves the others as they are."""
+        """``used`` says which parameters the loss depends on; the others stay as they are.
+        ``draws``: the module draws random numbers."""
         self._module = module
         self._layout = Layout.of(module)
-        self._descent = descent
-        first = next(module.parameters())
-        self._parameters = {
-            name: first.new_zeros((copies, *shape))
-            for name, shape in zip(self._layout.names, self._layout.shapes, strict=True)
-        }
+        self._how = how
+        first = next(p for p in module.parameters() if p.requires_grad)
+
+        def stacked(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.detach().expand(copies, *tensor.shape).clone()
+
+        named, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+        self._parameters = {name: stacked(named[name]) for name in self._layout.names}
+        self._frozen = {n: p.detach().clone() for n, p in named.items() if not p.requires_grad}
+        self._buffers = {n: stacked(b) for n, b in buffers.items() if b.is_floating_point()}
+        self._initial = {n: b.clone() for n, b in buffers.items() if not b.is_floating_point()}
+        self._counters = {name: value.clone() for name, value in self._initial.items()}
         self._trained = [
             name for name, takes_part in zip(self._layout.names, used, strict=True) if takes_part
         ]
+        optimizer = how.client_optimizer
+        self.lr = first.new_zeros(copies) if optimizer.schedule.use != "constant" else None
+        trained = [self._parameters[name] for name in self._trained]
+        self._stepper = None if optimizer.plain else Stepper(how, trained, stacked=True)
 
         def one(
-            parameters: dict[str, torch.Tensor], inputs: torch.Tensor, labels: torch.Tensor
-        ) -> torch.Tensor:
-            return loss(functional_call(module, parameters, (inputs,)), labels)
+            parameters: Tensors, buffers: Tensors, counters: Tensors, inputs: Any, labels: Any
+        ) -> tuple[torch.Tensor, tuple[Tensors, Tensors]]:
+            state = {name: value.clone() for name, value in {**buffers, **counters}.items()}
+            everything = {**parameters, **self._frozen, **state}
+            outputs = functional_call(module, everything, (inputs,))
+            after = [{name: everything[name] for name in part} for part in (buffers, counters)]
+            return loss(outputs, labels), (after[0], after[1])
 
-        self._gradients = vmap(grad_and_value(one))
+        self._gradients = vmap(
+            grad_and_value(one, has_aux=True),
+            in_dims=(0, 0, None, 0, 0),
+            out_dims=(0, (0, (0, None))),  # type: ignore[arg-type]
+            randomness="different" if draws else "error",
+        )
 
     def load(self, flat: torch.Tensor) -> None:
-        for mine, given in zip(self._parameters.values(), self._layout.split(flat), strict=True):
-            mine.copy_(given)
+        parts = iter(
+            torch.split(flat, [piece[0].numel() for piece in self._parameters.values()]
+                        + [piece.numel() for piece in self._frozen.values()]
+                        + [piece[0].numel() for piece in self._buffers.values()], dim=1)
+        )  # fmt: skip
+        for mine in self._parameters.values():
+            mine.copy_(next(parts).reshape(mine.shape))
+        for mine in self._frozen.values():
+            mine.copy_(next(parts)[0].reshape(mine.shape))
+        for mine in self._buffers.values():
+            mine.copy_(next(parts).reshape(mine.shape))
+        for name, mine in self._counters.items():
+            mine.copy_(self._initial[name])
+        if self._stepper is not None:
+            self._stepper.begin()
 
     def read(self) -> torch.Tensor:
-        return self._layout.join(list(self._parameters.values()))
+        copies = len(next(iter(self._parameters.values())))
+        frozen = [piece.expand(copies, *piece.shape) for piece in self._frozen.values()]
+        return Layout.join([*self._parameters.values(), *frozen, *self._buffers.values()])
 
-    def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def step(self, inputs: Any, labels: Any) -> torch.Tensor:
         self._module.train()  # an evaluation may have switched it to eval mode
-        gradients, losses = self._gradients(self._parameters, inputs, labels)
-        parameters = [self._parameters[name] for name in self._trained]
-        keep = 1.0 - self._descent.rate * self._descent.decay
-        torch._foreach_mul_(parameters, keep)
-        torch._foreach_add_(
-            parameters, [gradients[name] for name in self._trained], alpha=-self._descent.rate
-        )
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention cannot be mapped over
+            gradients, (losses, (buffers, counters)) = self._gradients(
+                self._parameters, self._buffers, self._counters, inputs, labels
+            )
+        for mine, new in ((self._buffers, buffers), (self._counters, counters)):
+            for name, value in mine.items():
+                value.copy_(new[name])
+        found = [gradients[name] for name in self._trained]
+        if self._stepper is not None:
+            self._stepper.step(found, self._how.client_lr if self.lr is None else self.lr)
+        else:  # the same for all parameters at once, which is faster
+            parameters = [self._parameters[name] for name in self._trained]
+            torch._foreach_mul_(parameters, 1.0 - self._how.client_lr * self._how.weight_decay)
+            torch._foreach_add_(parameters, found, alpha=-self._how.client_lr)
         assert isinstance(losses, torch.Tensor)
         return losses

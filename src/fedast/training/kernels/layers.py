@@ -239,6 +239,8 @@ def _apart(x: torch.Tensor, copies: int) -> torch.Tensor:
 
 @final
 class LayeredNet:
+    lr = None
+
     def __init__(
         self, layers: Sequence[Layer], layout: Layout, saturated: torch.Tensor | None = None
     ) -> None:

@@ -34,6 +34,8 @@ def usable_precision(module: CharLSTM, precision: Precision) -> Precision:
 
 @final
 class CharLSTMNet:
+    lr = None
+
     def __init__(
         self, module: CharLSTM, copies: int, descent: Descent, precision: Precision = "fp32"
     ) -> None:

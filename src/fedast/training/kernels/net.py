@@ -33,8 +33,13 @@ class Net(Protocol):
         ``load``; None if nothing is ever clipped."""
         ...
 
+    @property
+    def lr(self) -> torch.Tensor | None:
+        """The learning rate of each copy's next step, to be written to; None if it is constant."""
+        ...
+
     def load(self, flat: torch.Tensor) -> None:
-        """Set all copies from flat vectors, one per row."""
+        """Set all copies from flat vectors, one per row; a local training begins."""
         ...
 
     def read(self) -> torch.Tensor:
@@ -42,7 +47,7 @@ class Net(Protocol):
         ...
 
     def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """One SGD step of every copy on its own mini-batch; the loss of each before it."""
+        """One local step of every copy on its own mini-batch; the loss of each before it."""
         ...
 
 
