@@ -29,12 +29,12 @@ class _TensorBoard:
     def begin(self, run: Tracked) -> str:
         from torch.utils.tensorboard import SummaryWriter
 
-        if run.known_as is not None:
+        if self._folder is None and run.folder is not None:
+            place = str(run.folder / "tensorboard")  # also if the folder was moved meanwhile
+        elif run.known_as is not None:
             place = run.known_as
-        elif self._folder is not None or run.folder is None:
-            place = f"{self._folder or 'runs'}/{run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         else:
-            place = str(run.folder / "tensorboard")
+            place = f"{self._folder or 'runs'}/{run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         self._writer = SummaryWriter(place)
         if run.known_as is None:
             table = "\n".join(f"| {key} | {value} |" for key, value in run.parameters.items())
