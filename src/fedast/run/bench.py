@@ -224,7 +224,8 @@ def _lstm_flops(device_task: DeviceTask, samples: int) -> float:
         return 0.0
     weights = sum(p.numel() for p in module.lstm.parameters() if p.ndim == 2)
     inputs, _ = device_task.train.batch(torch.arange(1))
-    return 3.0 * 2.0 * weights * samples * inputs.shape[1]
+    characters: int = inputs.shape[1]
+    return 3.0 * 2.0 * weights * samples * characters
 
 
 # --- where the time of a whole run goes ---------------------------------------------------
