@@ -15,7 +15,7 @@ from fedast.records.sweeps import SWEEP, TRIALS
 
 Kind: TypeAlias = Literal["run", "compact", "federation", "sweep"]
 _FILES = (CONFIG, RESULT, CURVES, SERIES, EVENTS, LOCK)
-_OF_RUN = {MODELS, "checkpoints", "diary"}
+_OF_RUN = {MODELS, "checkpoints"}
 """Folders of a run that hold no records and may be large."""
 FEDERATION, RUN = "federation.toml", "run"
 """The configuration of a federation, and the folder of its records."""

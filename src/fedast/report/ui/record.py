@@ -317,7 +317,7 @@ class Record:
             history.reallocations.append(Reallocation(t, math.nan, "", requests, {}))
 
     def _take_results(self, tasks: Mapping[str, TaskResult]) -> None:
-        """Points as columns, which take a tenth of the memory."""
+        """Evaluations as columns, which take a tenth of the memory."""
         self._curves = {name: _curve(task.curve) for name, task in tasks.items()}
         self._results = {
             name: replace(task, curve=(), raw_curve=()) for name, task in tasks.items()
