@@ -141,20 +141,20 @@ class Field:
         path = self.run / "diary" / "diary.jsonl"
         return path.read_text().count("\n") if path.exists() else 0
 
-    def wait(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    def wait(self, condition: Callable[[], bool], seconds: float = 240.0) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, self.tails()
             time.sleep(0.05)
 
-    def wait_for_entries(self, count: int, seconds: float = 90.0) -> None:
+    def wait_for_entries(self, count: int, seconds: float = 240.0) -> None:
         self.wait(lambda: self.entries() >= count or self.ended, seconds)
 
     @property
     def ended(self) -> bool:
         return self.processes["server"].poll() is not None
 
-    def finish(self, seconds: float = 120.0, to_the_end: bool = True) -> Counter[str]:
+    def finish(self, seconds: float = 300.0, to_the_end: bool = True) -> Counter[str]:
         """Wait until the server has ended by itself, and check its books. Not ``to_the_end``:
         some may reach a target before their last round."""
         self.wait(lambda: self.ended, seconds)

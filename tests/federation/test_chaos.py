@@ -68,7 +68,7 @@ def test_the_server_killed_at_random_moments(tmp_path: Path) -> None:
             if chance.random() < 0.8:  # sometimes it is killed before it has done anything
                 field.wait_for_entries(before + 1)
         assert field.faults["server SIGKILL"] >= 10
-        field.finish(240)
+        field.finish()
 
 
 @chaos
@@ -117,7 +117,7 @@ def test_nats_killed_and_started_again(tmp_path: Path) -> None:
             field.bed.kill()
             time.sleep(1.0)
             field.bed.start()
-        field.finish(240)
+        field.finish()
 
 
 @chaos
@@ -133,7 +133,7 @@ def test_a_link_cut_and_healed(tmp_path: Path) -> None:
             proxies[name].cut()
             time.sleep(seconds)
             proxies[name].heal()
-        field.finish(240)
+        field.finish()
 
 
 @chaos
@@ -287,7 +287,7 @@ def test_members_come_and_go(tmp_path: Path) -> None:
         field.start_client(4)
         field.wait(lambda: field.status()["clients"] == [1, 2, 3, 4])
         field.command("resume")
-        counts = field.finish(240)
+        counts = field.finish()
         assert counts["drop lost"] <= 16
         sent = [e["client"] for e in events(field.run) if e["event"] == "dispatch"]
         assert sent.count(4) > 10
@@ -371,4 +371,4 @@ def test_the_clock_jumps(tmp_path: Path, clock: Callable[[float], None]) -> None
                 field.start_server()
             else:
                 field.start_client(1)
-        field.finish(240)
+        field.finish()

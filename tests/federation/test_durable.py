@@ -25,7 +25,7 @@ chaos = pytest.mark.chaos
 
 
 def finish(field: Field) -> None:
-    counts = field.finish(240)
+    counts = field.finish()
     said = (field.folder / "server.log").read_text()
     assert "is quarantined" not in said
     assert "did not answer" not in said
@@ -206,9 +206,9 @@ def test_a_disk_of_nats_that_was_full_is_used_again(tmp_path: Path, log_too: boo
         finish(field)
 
 
-@pytest.mark.parametrize("room", ["50MB", "150MB", "220MB"])
+@pytest.mark.parametrize("room", ["50MB", "150MB", "220MB", "300MB"])
 def test_a_disk_of_nats_that_is_too_small_is_named(tmp_path: Path, room: str) -> None:
-    """Whichever of the streams has no room."""
+    """Whichever of the streams has no room. If there is enough for all, if little, it is shared."""
 
     async def go() -> None:
         bed = NatsBed(tmp_path, clients=1)
@@ -216,6 +216,9 @@ def test_a_disk_of_nats_that_is_too_small_is_named(tmp_path: Path, room: str) ->
         limit = f'store_dir: "data"\n  max_file_store: {room}'
         config.write_text(config.read_text().replace('store_dir: "data"', limit))
         async with bed, asyncio.timeout(60):
+            if room == "300MB":
+                await bed.server()
+                return
             with pytest.raises(TransportError, match="NATS's disk"):
                 await bed.server()
 

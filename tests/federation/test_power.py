@@ -63,6 +63,6 @@ def test_power_is_lost(tmp_path: Path, disk: LossyDisk, lost: str, sync: str) ->
             time.sleep(chance.random())
             if not field.ended:
                 cut(field, disk, nats=nats, server=server)
-        counts = field.finish(240)
+        counts = field.finish()
         assert counts["drop invalid"] == 0
         assert "is quarantined" not in (tmp_path / "server.log").read_text()

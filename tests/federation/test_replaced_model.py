@@ -14,6 +14,7 @@ from tests.federation.support import agent, two_tasks
 
 def test_a_model_that_was_replaced_on_its_way_is_not_trained_on(tmp_path: Path) -> None:
     hub = Hub()
+    server = MemoryServer(hub)
     client = agent(hub, two_tasks(tmp_path), 0)
     size = client._training.size("second")
     ours, theirs = (
@@ -23,7 +24,6 @@ def test_a_model_that_was_replaced_on_its_way_is_not_trained_on(tmp_path: Path) 
     name = wire.model_name(ours, 1, 1)
 
     async def answers(request: int, model: bytes) -> wire.Update:
-        server = MemoryServer(hub)
         await server.publish(name, model)
         asked = wire.Request("train", request, "token", "second", 1, name, size, half=False)
         await server.send(0, f"{request}", wire.encode(asked), name)
@@ -35,6 +35,7 @@ def test_a_model_that_was_replaced_on_its_way_is_not_trained_on(tmp_path: Path) 
         return wire.decode(found.data, wire.Update)  # type: ignore[union-attr]
 
     async def go() -> None:
+        await server.start(0, 2**20)
         refused = await answers(1, theirs)
         assert refused.vector is None
         assert "does not match the digest" in (refused.failed or "")

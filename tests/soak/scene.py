@@ -295,7 +295,8 @@ class Scene:
     def relieve(self) -> None:
         """Do what the server's log asks its operator for: start a nats-server again that has locked
         up, which is a defect of nats-server's own."""
-        said = (self.folder / "server.log").read_text(errors="replace")
+        log = self.folder / "server.log"
+        said = log.read_text(errors="replace") if log.exists() else ""
         if said.count("nats-server may have locked up") > self.lock_ups:
             self.lock_ups += 1
             self.bed.kill()

@@ -21,6 +21,6 @@ from fedast.cli.options import config_argument
 @reports_errors
 def client(config: str, **options: Any) -> None:
     """Take part in a federation with this machine's own data."""
-    from fedast.cli.federation import run_client
+    from fedast.cli.programs import run_client
 
     run_client(config, **options)

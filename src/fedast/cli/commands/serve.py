@@ -26,6 +26,6 @@ from fedast.cli.options import config_argument, quiet_option, track_option
 @reports_errors
 def serve(config: str, **options: Any) -> None:
     """Run the FedAST server of a federation with the tasks of CONFIG."""
-    from fedast.cli.federation import serve as go
+    from fedast.cli.programs import serve as go
 
     go(config, **options)

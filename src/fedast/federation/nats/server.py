@@ -180,44 +180,45 @@ class NatsServer:
         """Create the streams, and a consumer for every client, unless they exist; the room for
         uploads, in bytes."""
         waiting = max(_LEAST_WAITING, 2 * chunk_count(limit, CHUNK))
+        # A model is kept while a request needs it, and a client rarely has more than two.
+        models = max(_LEAST_ROOM, 4 * len(self._clients) * limit)
+        uploads = max(_LEAST_ROOM, 2 * len(self._clients) * limit) + waiting * MESSAGE
+        while True:
+            try:
+                await self._prepare_streams(models, uploads, waiting)
+                break
+            except APIError as error:
+                if models == uploads == _LEAST_ROOM or not _without_room(error):
+                    raise
+            models, uploads = max(_LEAST_ROOM, models // 2), max(_LEAST_ROOM, uploads // 2)
+            log.warning("NATS cannot reserve enough room for models and uploads; trying half of it")
+        missing = [client for client in self._clients if client not in self._ready]
+        for first in range(0, len(missing), _AT_ONCE):
+            await asyncio.gather(*map(self._add_consumer, missing[first : first + _AT_ONCE]))
+        return uploads
+
+    async def _prepare_streams(self, models: int, uploads: int, waiting: int) -> None:
+        """With so much room, in bytes, and so many messages of a client that may wait."""
         await self._stream(
             name=REQUESTS, subjects=["fedast.request.>"], retention=RetentionPolicy.WORK_QUEUE,
             max_msgs_per_subject=1, discard_new_per_subject=True, discard=DiscardPolicy.NEW,
             max_msgs=_MOST_REQUESTS, max_bytes=_REQUEST_ROOM, max_msg_size=_LONGEST_REQUEST,
         )  # fmt: skip
-        # A model is kept while a request needs it, and a client rarely has more than two.
-        await self._stream_with_room(
-            max(_LEAST_ROOM, 4 * len(self._clients) * limit), what="models",
+        await self._stream(
             name=MODELS, subjects=["fedast.model.>"], allow_direct=True, max_msgs_per_subject=1,
             discard=DiscardPolicy.NEW, max_msgs=_MOST_CHUNKS, max_msg_size=MESSAGE,
+            max_bytes=models,
         )  # fmt: skip
-        room = await self._stream_with_room(
-            max(_LEAST_ROOM, 2 * len(self._clients) * limit) + waiting * MESSAGE, what="uploads",
+        await self._stream(
             name=UPDATES, subjects=["fedast.upload.>"], discard=DiscardPolicy.NEW,
             max_msgs_per_subject=waiting, discard_new_per_subject=True, max_msgs=_MOST_CHUNKS,
-            max_msg_size=MESSAGE, duplicate_window=_NO_DUPLICATES,
+            max_msg_size=MESSAGE, duplicate_window=_NO_DUPLICATES, max_bytes=uploads,
         )  # fmt: skip
         await self._stream(
             name=SERVING, subjects=[SERVER_SUBJECT, f"{SERVER_SUBJECT}.>"],
             max_msgs_per_subject=1, max_bytes=_LEAST_ROOM,
             max_msg_size=_LONGEST_REQUEST,
         )  # fmt: skip
-        missing = [client for client in self._clients if client not in self._ready]
-        for first in range(0, len(missing), _AT_ONCE):
-            await asyncio.gather(*map(self._add_consumer, missing[first : first + _AT_ONCE]))
-        return room
-
-    async def _stream_with_room(self, room: int, what: str, **options: Any) -> int:
-        """Create a stream with as much of the room as NATS can reserve; how much that is."""
-        while True:
-            try:
-                await self._stream(max_bytes=room, **options)
-                return room
-            except APIError as error:
-                if room == _LEAST_ROOM or not _without_room(error):
-                    raise
-            log.warning("NATS cannot reserve %d MB for %s; trying half of it", room >> 20, what)
-            room = max(_LEAST_ROOM, room // 2)
 
     async def _stream(self, **options: Any) -> None:
         config = StreamConfig(storage=StorageType.FILE, num_replicas=self._replicas, **options)

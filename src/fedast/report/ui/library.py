@@ -52,7 +52,7 @@ class Library:
         self._looked = threading.Event()
         self._thread: threading.Thread | None = None
 
-    # --- following the folders -----------------------------------------------------------------------
+    # --- following the folders -------------------------------------------------------------------
 
     def __enter__(self) -> Library:
         self._thread = threading.Thread(target=self._watch, name="fedast-ui-watch", daemon=True)
