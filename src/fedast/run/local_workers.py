@@ -79,8 +79,7 @@ class LocalWorkers:
 
 @contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """Processes that start within this context do not get Ctrl-C from the beginning. For this one it
-    waits: a Ctrl-C meanwhile takes effect at the end of the context."""
+    """Processes that start within this context never get Ctrl-C; this one gets it at the end."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
