@@ -148,7 +148,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/control_plane.py
 
 figures: $(STAMP)
-	@echo "==> The figure and the table in the README, from a fresh demo"
+	@echo "==> The figure in the README and the numbers of docs/comparison.md, from a fresh demo"
 	$(BIN)/fedast demo --out fedast-demo --overwrite
 	cp fedast-demo/curves.png docs/images/demo.png
 
@@ -163,7 +163,7 @@ reproduce: $(STAMP)
 
 results: $(STAMP)
 	@echo "==> results/report.html, results/figures, and the tables in the documents"
-	$(BIN)/fedast report results --update README.md --update docs/results.md
+	$(BIN)/fedast report results --update docs/results.md
 	$(BIN)/fedast report results/faster faster faster-held faster-targets faster-homogeneous \
 	  --update docs/faster.md
 	cp results/faster/figures/faster-race.png docs/images/faster.png
