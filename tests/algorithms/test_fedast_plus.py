@@ -1,4 +1,4 @@
-"""FedAST+: who is asked, how much updates count, and how clients take part."""
+"""FedAST-plus: who is asked, how much updates count, and how clients take part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedAST+ serves real federations unchanged: over NATS, and through a crash."""
+"""FedAST-plus serves real federations unchanged: over NATS, and through a crash."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def test_a_checkpoint_of_0_1_0_is_refused_if_the_replay_does_not_fit(
     folder = copied(OLD, tmp_path)
     edit(folder, old, new)
     line = refused(folder)
-    assert "put config.toml back" in line
+    assert "restore config.toml" in line
 
 
 def test_a_resumed_run_can_be_resumed(stopped: Path, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ BLOCKS: dict[str, Callable[[], nn.Module]] = {
     "tied": Tied,
     "residual": lambda: Residual(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU())),
     "prelu": nn.PReLU,
-    "relu": lambda: nn.ReLU(inplace=True),
+    "relu": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True)),
     "batch norm": lambda: nn.BatchNorm1d(WIDTH),
     "mean norm": lambda: nn.BatchNorm1d(WIDTH, momentum=None),
     "layer norm": lambda: nn.LayerNorm(WIDTH),

@@ -1,4 +1,4 @@
-"""FedAST+: as fast as the delay allows, with steps that follow from what is measured.
+"""FedAST-plus: as fast as the delay allows, with steps that follow from what is measured.
 
 Theory of operation. A task's model x is stepped by updates that were computed one latency ago. For
 a direction in which a client's local training goes the fraction a of the way to its optimum
@@ -73,7 +73,7 @@ _TRIES_PER_CLIENT = 20
 
 
 class FedASTPlus(BufferedOptions):
-    """FedAST+: idle clients, a server rate from what is measured, momentum, averaged models."""
+    """FedAST-plus: idle clients, a server rate from what is measured, momentum, averaged models."""
 
     name: ClassVar[str] = "fedast-plus"
     display_name: ClassVar[str] = "FedAST-plus"

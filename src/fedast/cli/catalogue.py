@@ -19,7 +19,7 @@ from rich.markup import escape
 from fedast.aggregation.settings import Calibration
 from fedast.config.kinds import KINDS as CONFIGURED
 from fedast.parts.errors import ConfigError, nearest
-from fedast.parts.options import Options
+from fedast.parts.options import Options, Section
 from fedast.reproduce.figures.registry import FIGURES
 from fedast.run.executors import EXECUTORS
 from fedast.sweeps.samplers import SAMPLERS
@@ -99,11 +99,16 @@ def _section_entry(name: str, section: type[BaseModel], source: str = "fedast") 
 
 
 def _default(field: FieldInfo) -> Any:
-    """A default as a file would have it; a part by its name."""
+    """A default as a file would have it; a part by its name, a table by what it uses."""
     if field.is_required():
         return "required"
     default = field.get_default(call_default_factory=True)
-    return default.name if isinstance(default, Options) else default
+    if isinstance(default, Options):
+        return default.name
+    if isinstance(default, Section):
+        table = default.model_dump(mode="json")
+        return table.get("use", table)
+    return default
 
 
 def _with_choices(note: str, annotation: Any) -> str:
@@ -116,11 +121,6 @@ def _words(annotation: Any) -> list[str]:
     if get_origin(annotation) is Literal:
         return [str(word) for word in get_args(annotation)]
     return [word for part in get_args(annotation) for word in _words(part)]
-
-
-def _plain(default: Any) -> Any:
-    """A default as a configuration file would have it."""
-    return default.model_dump() if isinstance(default, BaseModel) else default
 
 
 def reference() -> str:

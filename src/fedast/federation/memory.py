@@ -47,7 +47,7 @@ class Hub:
 
     def fail(self, client: ClientId, name: str, why: str, blame: bool) -> None:
         """A request fails in a way that the transport notices."""
-        self.queues[client].pop(name, None)
+        self.queues.get(client, OrderedDict()).pop(name, None)
         self.taken.pop((client, name), None)
         self.keep(client, name, b"", failed=why, blame=blame)
 
@@ -166,7 +166,7 @@ class _MemoryDelivery:
 
     async def done(self) -> None:
         self._hub.taken.pop(self._key, None)
-        self._hub.queues[self._key[0]].pop(self._key[1], None)
+        self._hub.queues.get(self._key[0], OrderedDict()).pop(self._key[1], None)
         self._hub.stir()
 
     async def give_back(self) -> None:

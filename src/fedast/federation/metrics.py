@@ -72,6 +72,7 @@ class ServerMetrics:
             "storage_losses", "Times that the transport came back with less than it had stored."
         )
         self.snapshot: Snapshot | None = None
+        self._last_seen: Mapping[ClientId, float] = {}
         self._clients = gauge("clients", "Clients that have joined.")
         self._flight = gauge("requests_in_flight", "Requests in flight.", "task")
         self._rounds = gauge("round", "Rounds of a task.", "task")
@@ -90,6 +91,7 @@ class ServerMetrics:
         if self.snapshot is not None and moment - self.snapshot.taken < _SNAPSHOT_EVERY:
             return
         membership = state.membership
+        self._last_seen = dict(last_seen)  # which the status shows too
         self.snapshot = Snapshot(
             taken=moment,
             now=now,
@@ -98,7 +100,7 @@ class ServerMetrics:
             training=state.training,
             paused=state.pool.paused,
             quarantined=len(membership.quarantined),
-            last_seen=dict(last_seen),
+            last_seen=self._last_seen,
             strikes=dict(membership.strikes),
             failures=dict(membership.failures),
         )
@@ -123,7 +125,7 @@ class ServerMetrics:
             if len(work) < _LISTED or str(send.client) in work:
                 doing = {"task": send.task, "version": send.version, "request": request}
                 work.setdefault(str(send.client), []).append(doing)
-        seen = {} if self.snapshot is None else self.snapshot.last_seen
+        seen = self._last_seen
         table = {
             "seconds": round(now, 1),
             "began": driver.sent > 0,

@@ -33,9 +33,9 @@ from fedast.training.trainer import Update
 
 log = logging.getLogger("fedast.server")
 _LONGEST_NUMBER = 15
-_LARGE = 65536
-"""Uploads of at least so many bytes are decoded and checked in a thread, while the server goes
-on."""
+_LARGE = 4 * 2**20
+"""Uploads of more bytes are decoded and checked in a thread, while the server goes on. (Others take
+a few milliseconds at most, and handing them to a thread costs about as much.)"""
 _MODELS_KNOWN = 256
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -87,7 +88,7 @@ class RemoteLearner:
             factors = None if weights is None else tuple(weights[place] for place in used)
             before = self._models.snapshot(task)
             self._models.step(task, entries, self._updates(chosen), factors)
-            if not bool(torch.isfinite(self._models.parameters(task)).all()):
+            if not _finite(self._models.parameters(task)):
                 clients = [entry.client for entry in entries]
                 self._models.undo(task, before, set(clients))
                 self._undone.append(Undone(task, self.version(task), tuple(chosen), tuple(clients)))
@@ -196,3 +197,8 @@ class RemoteLearner:
                 raise LookupError(f"request {request}: its update has not been received")
             updates.append(update)
         return updates
+
+
+def _finite(vector: torch.Tensor) -> bool:
+    """Whether all values are. A finite sum says so at once; one that is not may be an overflow."""
+    return math.isfinite(float(vector.sum())) or bool(torch.isfinite(vector).all())

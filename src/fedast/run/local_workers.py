@@ -79,15 +79,12 @@ class LocalWorkers:
 
 @contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """Processes that start within this context ignore Ctrl-C from the beginning."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Processes that start within this context never get Ctrl-C; this one gets it at the end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _halt: SharedEvent

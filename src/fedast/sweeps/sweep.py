@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -35,6 +35,8 @@ class Sweep:
     """``search``, ``objective`` and ``prune`` as the file has them."""
     settings: tuple[str, ...] = ()
     """Of every run (``--set``)."""
+    track: tuple[str, ...] = ()
+    """Trackers that every run is sent to; they do not make it another sweep."""
 
     @property
     def trials(self) -> int:
@@ -52,7 +54,9 @@ class Sweep:
         write_out(table := variant.table())
         chosen = {key: value for key, value in point.items() if key not in axes}
         algorithm, settings = settings_of(chosen, table.get("tasks", []))
-        return variant.config(seed, "full", (*self.settings, *settings), algorithm=algorithm)
+        tracked = [f"track={json.dumps(self.track)}"] if self.track else []
+        settings = [*self.settings, *settings, *tracked]
+        return variant.config(seed, "full", settings, algorithm=algorithm)
 
     def objective(self, config: RunConfig) -> Objective:
         return Objective.of(self.asked["objective"], config)
@@ -89,6 +93,7 @@ def load_sweep(
     settings: Sequence[str] = (),
     trials: int | None = None,
     seeds: int | None = None,
+    track: Sequence[str] = (),
 ) -> Sweep:
     """From a file, or from a table like its content; ``trials`` and ``seeds`` in place of its own.
 
@@ -100,7 +105,8 @@ def load_sweep(
         path, text = Path(source), str(source)
         table = read_table(path)
     try:
-        return _sweep_of(table, path, settings, trials, seeds)
+        sweep = _sweep_of(table, path, settings, trials, seeds)
+        return replace(sweep, track=tuple(track))
     except ConfigError as error:
         raise error if error.source else error.within(text) from None
 

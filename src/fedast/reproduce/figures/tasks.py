@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TaskLine:
+class CurveLine:
     task: str
     curve: tuple[Point, ...]
     target: float | None
@@ -45,7 +45,7 @@ class RunPanel:
     title: str
     row: str
     """Panels of one row have the same time axis."""
-    lines: tuple[TaskLine, ...]
+    lines: tuple[CurveLine, ...]
 
 
 @study_figure("tasks")
@@ -66,7 +66,7 @@ def run_panels(results: StudyResults) -> Iterator[RunPanel]:
                 "\n".join(filter(None, (label, ", ".join(filter(None, (where, seed)))))),
                 panel,
                 tuple(
-                    TaskLine(
+                    CurveLine(
                         task, record.curve, results.targets[key].get(task), results.done(record)
                     )
                     for task, record in (runs[0].tasks if runs else {}).items()

@@ -103,21 +103,22 @@ function marks(chart) {
           stroke(ctx, color ?? css("--faint"), ratio, [], at, bottom - 7 * ratio, at, bottom);
         }
         ctx.font = `${11 * ratio}px system-ui, sans-serif`;
-        let row = 0;
-        let last = -Infinity;
+        const rowEnds = [];  // where the labels of each row end, so that none covers another
         for (const { x, color, text } of [...(chart.spec.marks ?? [])].sort((a, b) => a.x - b.x)) {
           const at = plot.valToPos(x, "x", true);
           stroke(ctx, color ?? css("--faint"), ratio, [2, 3], at, bbox.top, at, bbox.top + bbox.height);
           if (!text) continue;
           const width = ctx.measureText(text).width;
-          row = at - last < width + 14 * ratio ? row + 1 : 0;
-          last = at;
           const right = at + width + 8 * ratio < bbox.left + bbox.width;
+          const start = right ? at + 2 * ratio : at - width - 6 * ratio;
+          let row = rowEnds.findIndex((end) => end <= start);
+          if (row < 0) row = rowEnds.length;
+          rowEnds[row] = start + width + 8 * ratio;
           ctx.textAlign = right ? "left" : "right";
           ctx.textBaseline = "alphabetic";
           const y = bbox.top + (12 + 15 * (row % 6)) * ratio;
           ctx.fillStyle = css("--card");  // the text stays legible where lines cross it
-          ctx.fillRect(right ? at + 2 * ratio : at - width - 6 * ratio, y - 10 * ratio, width + 4 * ratio, 13 * ratio);
+          ctx.fillRect(start, y - 10 * ratio, width + 4 * ratio, 13 * ratio);
           ctx.fillStyle = color ?? css("--dim");
           ctx.fillText(text, at + (right ? 4 : -4) * ratio, y);
         }
