@@ -31,15 +31,13 @@ def docstring(
     """Add the fields of an options class: what each means, its type and default."""
     if not _is_section(thing):
         return
-    own = [*thing.model_fields.items()]
     if issubclass(thing, Options) and thing.name and ":" not in thing.name:
-        lines += ["", f"In a file: ``name = \"{thing.name}\"``."]
+        lines += ["", f'In a file: ``name = "{thing.name}"``.']
     lines.append("")
-    for field, info in own:
+    for field, info in thing.model_fields.items():
         meaning = " ".join((info.description or "").split())
         kind, default = generate.kind_of(info), generate.default_of(info)
-        tail = "required" if default == "required" else f"default {default}".replace("default –", "")
-        said = ", ".join(part for part in (kind, tail.strip()) if part)
-        lines.append(f":param {field}: {meaning} ({said})".replace("\\|", "|"))
+        tail = {"–": "", "required": ", required"}.get(default, f", default {default}")
+        lines.append(f":param {field}: {meaning} ({kind}{tail})".replace("\\|", "|"))
     if inspect.isabstract(thing):
         lines += ["", "A base class: derive from it to add a part of your own."]

@@ -194,7 +194,8 @@ def _draw_clients(
             marked = span.request == step.request
             gap = 0.004 * (window[1] - window[0])
             panel.barh(
-                span.client, max(gap, end - span.begun - gap), left=span.begun, height=0.62, color=ink[span.task],
+                span.client, max(gap, end - span.begun - gap), left=span.begun, height=0.62,
+                color=ink[span.task],
                 alpha=0.95 if marked or step.request is None else 0.55,
                 edgecolor=ink["mark"] if marked else "none", linewidth=1.4,
             )  # fmt: skip
@@ -206,8 +207,8 @@ def _draw_clients(
         if not begun and (span.ended is None or span.ended > step.time):
             place = waiting[span.client] = waiting[span.client] + 1
             panel.plot(
-                step.time + 0.016 * place * (window[1] - window[0]), span.client, marker="s", markersize=5,
-                color=ink[span.task], clip_on=False,
+                step.time + 0.016 * place * (window[1] - window[0]), span.client, marker="s",
+                markersize=5, color=ink[span.task], clip_on=False,
             )  # fmt: skip
 
 

@@ -61,8 +61,10 @@ SESSIONS = {
     "results-compare": "fedast compare quickstart.toml --algorithm fedast-d --algorithm sync-st "
     "--seeds 3 --events --out runs/quickstart",
     "results-python": "python read_results.py",
+    "migrate-fedavg": "python fedavg.py",
+    "migrate-several": "python several.py",
 }
-"""Commands of the Start pages, in their order, whose output the pages show."""
+"""Commands whose output the pages show, in the order of the pages."""
 
 
 def quick(out: Path) -> None:
@@ -90,8 +92,8 @@ def sessions() -> Iterator[tuple[str, str]]:
         "NO_COLOR": "1",
     }
     with tempfile.TemporaryDirectory() as folder:
-        for file in (ROOT / "docs" / "start" / "code").iterdir():
-            if file.is_file():
+        for place in ("start", "migrate"):
+            for file in (ROOT / "docs" / place / "code").glob("*.*"):
                 shutil.copy(file, folder)
         shutil.copy(ROOT / "examples" / "quickstart.toml", folder)
         for name, command in SESSIONS.items():

@@ -21,7 +21,7 @@ PAGES = {
     "examples/analysis.ipynb": "generated/analysis.ipynb",
 }
 """What is a page of the site, under another name."""
-LINK = re.compile(r"(?<!!)\[(?P<text>[^\[\]]*(?:\[[^\[\]]*\])?[^\[\]]*)\]\((?P<to>[^()\s#:]+)(?P<at>#[^()\s]*)?\)")
+LINK = re.compile(r"(?<!!)\[(?P<text>[^\[\]]*)\]\((?P<to>[^()\s#:]+)(?P<at>#[^()\s]*)?\)")
 
 
 def rewrite(text: str, folder: Path) -> str:

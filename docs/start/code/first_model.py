@@ -27,7 +27,10 @@ def task(name: str, table, model, clients: int, seed: int) -> Task:
 
 def wine(clients: int, seed: int, *, width: int = 16) -> Task:
     """Three kinds of wine from 13 measurements, with a small perceptron."""
-    model = lambda: nn.Sequential(nn.Linear(13, width), nn.ReLU(), nn.Linear(width, 3))
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(13, width), nn.ReLU(), nn.Linear(width, 3))
+
     return task("wine", load_wine, model, clients, seed)
 
 
