@@ -12,6 +12,7 @@
 #   make flower     the Flower app on a real SuperLink, in an environment of its own
 #   make cluster    runs over a real Ray of three nodes on this machine, and through submitit
 #   make trackers   TensorBoard, MLflow, Trackio and W&B, in an environment of their own
+#   make docs       the documentation site, into docs/_build/html; docs-quick leaves the notebook out
 #   make bench      speed of the control plane and simulator, training switched off
 #   make reproduce  every experiment of the paper that is not in results/ yet; all of them take perhaps two hours
 #                   on an H200-class GPU (an hour in fp16, estimated from 123 runs), not to be tried without one;
@@ -25,7 +26,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 4
 
-.PHONY: help setup demo test ui-test screenshots browser chaos soak soak-table fuzz flower cluster trackers test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
+.PHONY: help setup demo docs docs-quick test ui-test screenshots browser chaos soak soak-table fuzz flower cluster trackers test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -134,6 +135,29 @@ $(TRACKERS)/.installed: pyproject.toml constraints-trackers.txt
 trackers: $(TRACKERS)/.installed
 	@echo "==> Trackers: what they wrote, read with their own readers"
 	$(TRACKERS)/bin/python -m pytest -m 'trackers or not trackers' -W ignore -s tests/run/test_trackers.py
+
+# Sphinx and its extensions are of no use to anything else, so they have an environment of their own.
+DOCS := .venv-docs
+SITE := docs/_build
+
+$(DOCS)/.installed: pyproject.toml constraints-docs.txt
+	@echo "==> Making $(DOCS) and installing fedast with Sphinx (a few minutes)"
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-docs.txt -e '.[docs,frames]'
+	@touch $@
+
+# Warnings are errors. Nothing is fetched; the notebook and the examples in the pages are run.
+docs: $(DOCS)/.installed
+	@echo "==> The documentation site: what commands print and figures of a run, examples, pages"
+	$(DOCS)/bin/python docs/generate.py docs/generated
+	$(DOCS)/bin/sphinx-build -W --keep-going -n -q -b doctest -D nb_execution_mode=off docs $(SITE)/doctest
+	$(DOCS)/bin/sphinx-build -W --keep-going -n -q -b html docs $(SITE)/html
+	@echo "==> Open $(SITE)/html/index.html"
+
+docs-quick: $(DOCS)/.installed
+	@test -d docs/generated/figures || $(DOCS)/bin/python docs/generate.py docs/generated
+	$(DOCS)/bin/sphinx-build --keep-going -n -q -b html -D nb_execution_mode=off docs $(SITE)/quick
+	@echo "==> Open $(SITE)/quick/index.html"
 
 test-cuda: $(STAMP)
 	@echo "==> The exactness tests on a CUDA device"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import sys
 import tomllib
 import types
+from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import fedast
 from fedast import Goal, Task, Training
 from fedast.algorithms.renamed import RENAMED_OPTIONS
 from fedast.config.load import load, parse
@@ -26,7 +29,17 @@ from fedast.run.simulate import simulate
 from fedast.testing import algorithm_contract
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCS = ROOT / "docs"
+MADE = (DOCS / "generated", DOCS / "_build")  # by make docs
+PAGES = sorted(
+    page
+    for page in (*ROOT.glob("*.md"), *DOCS.rglob("*.md"))
+    if not any(page.is_relative_to(place) for place in MADE)
+)
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
 def text_of(page: str) -> str:
@@ -141,16 +154,45 @@ def linked(page: Path) -> list[str]:
     return re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in linked(page):
         target, _, heading = link.partition("#")
         place = (page.parent / target).resolve() if target else page
         assert place.exists(), link
-        if heading and place.suffix == ".md":
+        if heading and place.suffix == ".md" and "{include}" not in place.read_text("utf-8"):
             titles = re.findall(r"^#+ (.*)$", place.read_text(encoding="utf-8"), re.MULTILINE)
             anchors = [re.sub(r"[^\w\- ]", "", t.lower()).replace(" ", "-") for t in titles]
             assert heading in anchors, link
+
+
+def test_every_page_has_its_place_in_the_site() -> None:
+    index = text_of("docs/index.md")
+    trees = re.findall(r"^```{toctree}\n(.*?)^```$", index, re.DOTALL | re.MULTILINE)
+    places = [line for tree in trees for line in tree.split() if not line.startswith(":")]
+    pages = [
+        page.relative_to(DOCS).with_suffix("").as_posix()
+        for page in PAGES
+        if page.is_relative_to(DOCS) and page != DOCS / "index.md"
+    ]
+    left_out = [page for page in pages if not any(fnmatch(page, place) for place in places)]
+    assert not left_out, f"not in a toctree of docs/index.md: {left_out}"
+
+
+def test_every_public_name_is_on_the_page_of_the_api() -> None:
+    page = text_of("docs/reference/api.md")
+    shown = re.findall(r"^\.\. auto\w+:: fedast\.(\w+)$", page, re.MULTILINE)
+    assert sorted(shown) == sorted(fedast.__all__)
+
+
+@pytest.mark.parametrize(
+    "module", ["fedast.analysis.runs", "fedast.run.simulate", "fedast.tasks.partitions"]
+)
+def test_the_examples_in_docstrings_run(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    done = doctest.testmod(import_module(module))
+    assert done.attempted > 0
+    assert done.failed == 0
 
 
 @pytest.mark.parametrize("page", ["docs/design.md", "docs/extending.md", "CONTRIBUTING.md"])
@@ -166,7 +208,7 @@ def test_files_that_a_page_names_exist(page: str) -> None:
         assert name in own or any(place.exists() for place in places), name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_configurations_use_the_names_of_today(page: Path) -> None:
     for block in blocks(str(page.relative_to(ROOT)), "toml"):
         assert renamed(tomllib.loads(block)) == []

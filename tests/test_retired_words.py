@@ -50,7 +50,14 @@ def texts() -> list[Path]:
         for kind in ("*.py", "*.toml")
         for path in (REPOSITORY / folder).rglob(kind)
     ]
-    pages = [path for path in (REPOSITORY / "docs").glob("*.md") if path.name != "results.md"]
+    docs = REPOSITORY / "docs"
+    made = (docs / "_build", docs / "generated")
+    pages = [
+        path
+        for kind in ("*.md", "*.py", "*.toml")
+        for path in docs.rglob(kind)
+        if path.name != "results.md" and not any(path.is_relative_to(place) for place in made)
+    ]
     return [*found, *pages, REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
 
 

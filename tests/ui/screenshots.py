@@ -81,7 +81,7 @@ def _shoot_federation(browser: Browser, folder: Path) -> None:
     try:
         with serving(Library([folder]), 0, Federations()) as (address, _):
             page = _opened(browser, address)
-            page.get_by_role("link", name="Federation").click()
+            page.get_by_role("link", name="Federation", exact=True).click()
             page.get_by_text("Models in use").wait_for(timeout=1000 * PATIENCE)
             time.sleep(6)  # a few looks at it, for the rate
             _save(page, "ui-federation", 900)

@@ -327,9 +327,12 @@ class Runs(Sequence[Run]):
 def load(folder: Path | str) -> Runs:
     """The runs in a folder and below: of ``run``, ``compare``, ``reproduce`` or a federation.
 
-    >>> runs = fedast.load("fedast-demo")  # doctest: +SKIP
-    >>> runs.curves.groupby(["algorithm", "task"]).value.max()  # doctest: +SKIP
-    >>> runs["fedast-d/seed-1"].model("digits-mlp")  # doctest: +SKIP
+    >>> import fedast
+    >>> runs = fedast.load("results/heterogeneous")  # in fedast's repository
+    >>> runs["fedast-d/seed-1"].tasks["mnist"].finish_reason
+    'target'
+    >>> runs["fedast-d/seed-1"].tasks["mnist"].time_to_target < 150
+    True
     """
     folder = Path(folder)
     if not folder.exists():

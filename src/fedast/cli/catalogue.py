@@ -144,7 +144,7 @@ def reference() -> str:
         lines += _option_table(entry)
     lines += [
         "",
-        "# A task's optimizers and its server side",
+        "## A task's optimizers and its server side",
         "",
         'With any algorithm, under a `[[tasks]]`: `server_optimizer = "momentum"`, or with options',
         '`server_optimizer = { name = "momentum", beta = 0.5 }`; so too `client_optimizer` and',
@@ -161,10 +161,10 @@ def reference() -> str:
         ("Weights by staleness", "algorithms.staleness", "staleness"),
     ):
         text = inspect.getdoc(import_module(f"fedast.{module}")) or ""
-        lines += ["", f"# {title}", "", *text.splitlines()]
+        lines += ["", f"## {title}", "", *text.splitlines()]
         found = [_section_entry("calibration", Calibration)] if kind is None else entries(kind)
         for entry in found:
-            lines += ["", f"## {entry.name}", "", entry.summary]
+            lines += ["", f"### {entry.name}", "", entry.summary]
             lines += _option_table(entry) if entry.options else []
     return "\n".join(lines) + "\n"
 

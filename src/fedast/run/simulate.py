@@ -95,6 +95,28 @@ def simulate(
     where the time goes. ``stop`` is asked before each step and ends the run early when it says
     so. A ``ConfigWarning`` names settings that have no effect, unless they have been ``noted``
     before.
+
+    >>> import numpy as np
+    >>> import torch
+    >>> from fedast import FedASTStatic, Goal, Task, Training, simulate
+    >>> inputs = torch.randn(600, 4, generator=torch.Generator().manual_seed(0))
+    >>> labels = (inputs.sum(dim=1) > 0).long()
+    >>> task = Task(
+    ...     name="sign",
+    ...     model=lambda: torch.nn.Linear(4, 2),
+    ...     train=(inputs[:500], labels[:500]),
+    ...     test=(inputs[500:], labels[500:]),
+    ...     partition=np.array_split(np.arange(500), 10),
+    ...     training=Training(local_steps=5, batch_size=10, client_lr=0.5, server_lr=0.5),
+    ...     goal=Goal(target=0.9),
+    ... )
+    >>> outcome = simulate([task], FedASTStatic(requests=4, ratio=2.0), seed=1)
+    >>> outcome.result.tasks["sign"].finish_reason
+    'target'
+    >>> outcome.models["sign"]
+    Linear(in_features=4, out_features=2, bias=True)
+    >>> outcome.curves["sign"][-1].value >= 0.9
+    True
     """
     for observer in observers:
         observer.check()

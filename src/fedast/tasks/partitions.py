@@ -107,6 +107,15 @@ def dirichlet(
     ``samples`` samples: per class the largest-remainder rounding of
     ``samples * p``. A class's samples are handed out without replacement in a
     random order; when all are used, they are used again in a new order.
+
+    >>> import numpy as np
+    >>> from fedast import dirichlet
+    >>> labels = np.repeat([0, 1, 2], 100)
+    >>> parts = dirichlet(labels, clients=5, samples=40, alpha=0.3, rng=np.random.default_rng(0))
+    >>> [len(part) for part in parts]
+    [40, 40, 40, 40, 40]
+    >>> np.bincount(labels[parts[0]], minlength=3).sum()
+    np.int64(40)
     """
     if not (alpha > 0 and np.isfinite(alpha)):
         raise ValueError(f"alpha must be positive and finite, got {alpha}")
@@ -122,7 +131,16 @@ def dirichlet(
 def shards(
     labels: Labels, clients: int, samples: int, classes_per_client: int, rng: np.random.Generator
 ) -> list[Indices]:
-    """``samples`` samples for each client, in equal parts from ``classes_per_client`` classes."""
+    """``samples`` samples for each client, in equal parts from ``classes_per_client`` classes.
+
+    >>> import numpy as np
+    >>> from fedast import shards
+    >>> labels = np.repeat([0, 1, 2], 100)
+    >>> parts = shards(labels, clients=4, samples=20, classes_per_client=2,
+    ...                rng=np.random.default_rng(0))
+    >>> [len(np.unique(labels[part])) for part in parts]
+    [2, 2, 2, 2]
+    """
     classes = len(np.unique(labels))
     if not 1 <= classes_per_client <= classes:
         raise ValueError(f"classes_per_client is {classes_per_client}, there are {classes} classes")
@@ -134,7 +152,14 @@ def shards(
 
 @renamed_keywords(points="samples")
 def iid(labels: Labels, clients: int, samples: int, rng: np.random.Generator) -> list[Indices]:
-    """``samples`` samples for each client, at random; none is used twice before all are used."""
+    """``samples`` samples for each client, at random; none is used twice before all are used.
+
+    >>> import numpy as np
+    >>> from fedast import iid
+    >>> parts = iid(np.zeros(100, dtype=int), clients=4, samples=25, rng=np.random.default_rng(0))
+    >>> len(np.unique(np.concatenate(parts)))
+    100
+    """
     return list(_cycle(np.arange(len(labels)), clients * samples, rng).reshape(clients, samples))
 
 
@@ -146,6 +171,13 @@ def power_law(
 
     Which clients are large is random. Every client has at least one sample, and
     labels are distributed as in the whole dataset.
+
+    >>> import numpy as np
+    >>> from fedast import power_law
+    >>> labels = np.zeros(1000, dtype=int)
+    >>> parts = power_law(labels, clients=5, samples=30, exponent=1.0, rng=np.random.default_rng(0))
+    >>> sorted(len(part) for part in parts)
+    [13, 16, 21, 32, 65]
     """
     shares = np.arange(1, clients + 1) ** -float(exponent)
     sizes = np.maximum(1, np.floor(clients * samples * shares / shares.sum())).astype(np.int64)
