@@ -20,6 +20,7 @@ from fedast.tasks.data.packed import Indices, PackedTexts, pack
 from fedast.tasks.data.sources import Say, load, tell
 
 TRAIN_SHARE = 0.8
+TEST_SHARE = 0.2
 
 Encode = Callable[[list[str]], Sequence[Sequence[int]]]
 """The tokens of each text, such as
@@ -50,9 +51,7 @@ class TextData:
     """Who is a client; none: the texts come without people and are split by label."""
 
 
-def reviews(
-    *, split_seed: int = 0, test_share: float = 1 - TRAIN_SHARE, say: Say = tell
-) -> TextData:
+def reviews(*, split_seed: int = 0, test_share: float = TEST_SHARE, say: Say = tell) -> TextData:
     """IMDb's reviews with their sentiments, 0 or 1; the split is the same in every run."""
     stored = load("imdb", say)
     texts = PackedTexts(stored.array("text"), np.array(stored.array("starts")))
