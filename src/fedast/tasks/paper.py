@@ -6,7 +6,6 @@ main text, "appendix" its section on the experimental set-up.
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -179,17 +178,15 @@ class Shakespeare(TaskOptions):
         import torch
 
         from fedast.tasks.data.shakespeare import WINDOW, windows
-        from fedast.tasks.data.sources import load
+        from fedast.tasks.data.sources import load, tell
         from fedast.tasks.dataset import Windows
-        from fedast.tasks.partitions import natural
+        from fedast.tasks.partitions import natural, one_each
 
-        stored = load("shakespeare", _tell)
+        stored = load("shakespeare", tell)
         starts = np.array(stored.array("starts"))
         codes = torch.from_numpy(np.array(stored.array("codes")))
         parts = [windows(starts, role) for role in range(len(starts) - 1)]
         rng = np.random.default_rng(Stream.of(seed, "partition", name).bits())
-        rounds = -(-clients // len(parts))
-        owners = np.concatenate([rng.permutation(len(parts)) for _ in range(rounds)])[:clients]
         first = np.concatenate(([0], np.cumsum([len(train) for train, _ in parts])))
         every = np.concatenate([test for _, test in parts])
         # The same for all seeds: another sample per seed would add noise to comparisons.
@@ -205,7 +202,7 @@ class Shakespeare(TaskOptions):
             final_test=(
                 Windows(codes, torch.from_numpy(every), WINDOW) if self.final_test else None
             ),
-            partition=natural(first, owners),
+            partition=natural(first, one_each(len(parts), clients, rng)),
         )
 
 
@@ -236,10 +233,6 @@ class CIFAR100(ImageTask):
         return replace(super().build(clients, seed, name), augment=crop_and_flip)
 
 
-def _tell(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
-
-
 @lru_cache(maxsize=4)
 def _images(
     dataset: str, mean: tuple[float, ...], deviation: tuple[float, ...]
@@ -247,10 +240,10 @@ def _images(
     """(train, test), read once per process; kept as bytes and normalised batch by batch."""
     import torch
 
-    from fedast.tasks.data.sources import load
+    from fedast.tasks.data.sources import load, tell
     from fedast.tasks.dataset import Arrays
 
-    stored = load(dataset, _tell)
+    stored = load(dataset, tell)
 
     @lru_cache(maxsize=4)
     def constants(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
