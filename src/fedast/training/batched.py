@@ -182,33 +182,35 @@ class _Engine:
             self._draws.begin([seeds[place] for place in places])
         self._at.zero_()
         self._losses.zero_()
-        for _ in range(len(batches)):
+        for number in range(len(batches)):
             if self._graph is not None:
                 self._graph.replay()
             else:
-                self._step()
+                self._step(number)
         after, end = self._net.read(), self._device_task.model.buffers_from
-        deltas = (base[:, :end] - after[:, :end]) / self._scale
+        deltas = (base[:, :end] - after[:, :end]).div_(self._scale)
         losses = self._losses / len(batches)
         marks = self._net.saturated
         saturated = [None] * len(jobs) if marks is None else marks.clone().unbind()
         has_buffers = bool(self._device_task.model.buffer_count)
         buffers = after[:, end:].clone().unbind() if has_buffers else [None] * len(jobs)
-        return [
-            Update(deltas[i].clone(), losses[i], buffers[i], saturated[i]) for i in range(len(jobs))
-        ]
+        mine = [deltas[0]] if self._size == 1 else [deltas[i].clone() for i in range(len(jobs))]
+        return [Update(mine[i], losses[i], buffers[i], saturated[i]) for i in range(len(jobs))]
 
-    def _step(self) -> None:
-        """One local step of all copies, without involving the host."""
-        indices = self._batches.index_select(0, self._at)[0]
+    def _step(self, number: int | None = None) -> None:
+        """One local step of all copies; the next one by the device's own count, which a graph can
+        go by, unless it is given."""
+        at: torch.Tensor | int = self._at if number is None else number
+        indices = _row(self._batches, at)
         inputs, labels = mapped(
             lambda part: part.view(*indices.shape, *part.shape[1:]),
             self._device_task.train.batch(indices.flatten()),
         )
         if self._rates is not None and self._net.lr is not None:
-            self._net.lr.copy_(self._rates.index_select(0, self._at)[0])
+            self._net.lr.copy_(_row(self._rates, at))
         self._losses += step(self._net, inputs, labels, self._randomness, self._draws)
-        self._at += 1
+        if number is None:
+            self._at += 1
 
     def _capture(self) -> torch.cuda.CUDAGraph | None:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -228,3 +230,7 @@ class _Engine:
             _log.info("task %r: no graph: %s", self._device_task.task.name, problem)
             return None
         return graph
+
+
+def _row(table: torch.Tensor, at: torch.Tensor | int) -> torch.Tensor:
+    return table[at] if isinstance(at, int) else table.index_select(0, at)[0]

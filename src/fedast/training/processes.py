@@ -14,9 +14,10 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
-from typing import final
+from multiprocessing.connection import Connection, wait
+from typing import TypeAlias, final
 
 import torch
 
@@ -33,6 +34,11 @@ def can_fork() -> bool:
 
 _PER_WORKER = 8
 """Jobs per worker in one batch: enough that waiting for the last worker costs little."""
+_AHEAD = 2
+"""Jobs that a worker is given at a time, so that it never waits for the next one."""
+
+_Order: TypeAlias = tuple[int, int, RequestId, ClientId, Version]
+"""A job: the slot of its update, that of its base model, and its request, client and version."""
 
 
 @final
@@ -70,18 +76,23 @@ class ProcessTrainer:
 
     def _train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
         shared = self._memory[task]
+        places: dict[int, int] = {}  # of the bases, of which many are often the same
+        waiting: deque[_Order] = deque()
         for slot, job in enumerate(jobs):
-            shared.bases[slot].copy_(job.base)
-        for number, worker in enumerate(self._workers):
-            worker.send(
-                task,
-                [
-                    (slot, jobs[slot].request, jobs[slot].client, jobs[slot].version)
-                    for slot in range(number, len(jobs), len(self._workers))
-                ],
-            )
-        for worker in self._workers:
-            worker.wait()
+            place = places.setdefault(id(job.base), len(places))
+            if place == len(places) - 1:
+                shared.bases[place].copy_(job.base)
+            waiting.append((slot, place, job.request, job.client, job.version))
+        # Workers are given work as they finish it: one core may be slower than another.
+        for worker in self._workers * _AHEAD:
+            if waiting:
+                worker.send(task, waiting.popleft())
+        while busy := {worker.pipe: worker for worker in self._workers if worker.busy}:
+            for pipe in wait(list(busy)):
+                worker = busy[pipe]
+                worker.receive()
+                if waiting:
+                    worker.send(task, waiting.popleft())
         count = len(jobs)
         deltas, losses = shared.deltas[:count].clone(), shared.losses[:count].clone()
         buffers = (
@@ -126,23 +137,26 @@ class _Worker:
         self.pipe = pipe
         self._left: list[RequestId] = []
 
-    def send(self, task: TaskName, jobs: list[tuple[int, RequestId, ClientId, Version]]) -> None:
-        self._left = [request for _, request, _, _ in jobs]
-        if jobs:
-            try:
-                self.pipe.send((task, jobs))
-            except OSError:
-                raise self._died() from None
+    @property
+    def busy(self) -> bool:
+        return bool(self._left)
 
-    def wait(self) -> None:
-        while self._left:
-            try:
-                said = self.pipe.recv()
-            except (EOFError, OSError):
-                raise self._died() from None
-            if isinstance(said, str):
-                raise TrainingFailed(f"request {self._left[0]}: {said}")
-            self._left.remove(said)
+    def send(self, task: TaskName, order: _Order) -> None:
+        self._left.append(order[2])
+        try:
+            self.pipe.send((task, order))
+        except OSError:
+            raise self._died() from None
+
+    def receive(self) -> None:
+        """Wait until it has done the first of what it was given."""
+        try:
+            said = self.pipe.recv()
+        except (EOFError, OSError):
+            raise self._died() from None
+        if isinstance(said, str):
+            raise TrainingFailed(f"request {self._left[0]}: {said}")
+        self._left.remove(said)
 
     def close(self) -> None:
         self.pipe.close()
@@ -173,27 +187,23 @@ def _work(
     trainer = BatchedTrainer(device_tasks, seed, most=1, lean=True)
     while True:
         try:
-            task, jobs = pipe.recv()
+            task, (slot, place, request, client, version) = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)  # the parent is done, or gone; there is nothing to clean up
         shared = memory[task]
-        for slot, request, client, version in jobs:
-            try:
-                job = Job(request, client, shared.bases[slot], version)
-                (update,) = trainer.train(task, [job])
-                shared.deltas[slot].copy_(update.delta)
-                shared.losses[slot].copy_(update.loss)
-                if update.buffers is not None:
-                    shared.buffers[slot].copy_(update.buffers)
-                said: str | RequestId = request
-            except Exception as error:
-                said = f"{type(error).__name__}: {error}"
-            try:
-                pipe.send(said)
-            except OSError:
-                os._exit(0)  # as above
-            if isinstance(said, str):
-                break
+        try:
+            (update,) = trainer.train(task, [Job(request, client, shared.bases[place], version)])
+            shared.deltas[slot].copy_(update.delta)
+            shared.losses[slot].copy_(update.loss)
+            if update.buffers is not None:
+                shared.buffers[slot].copy_(update.buffers)
+            said: str | RequestId = request
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+        try:
+            pipe.send(said)
+        except OSError:
+            os._exit(0)  # as above
 
 
 def keep_memory() -> None:
@@ -201,7 +211,7 @@ def keep_memory() -> None:
     if sys.platform == "linux":
         try:
             libc = ctypes.CDLL("libc.so.6")
-            libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+            libc.mallopt(-3, 1 << 25)  # M_MMAP_THRESHOLD, the most that it takes
             libc.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
         except (OSError, AttributeError):  # another C library
             pass

@@ -14,8 +14,10 @@ from typing import Protocol, TypeAlias, final
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from fedast.training.kernels import windows
+from fedast.training.kernels.image_layers import Conv, MaxPool
+from fedast.training.kernels.loss import cross_entropy
 from fedast.training.kernels.net import Descent, Layout, Precision, Unstackable
 
 Tensors: TypeAlias = list[torch.Tensor]
@@ -70,7 +72,9 @@ class Linear:
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
         dx = torch.bmm(dy, self._weight) if wants_dx else dy
         self._weight.baddbmm_(dy.mT, self._x, beta=self._keep, alpha=-self._rate)
-        self._bias.mul_(self._keep).sub_(dy.sum(dim=1, keepdim=True), alpha=self._rate)
+        if self._keep != 1.0:
+            self._bias.mul_(self._keep)
+        self._bias.sub_(dy.sum(dim=1, keepdim=True), alpha=self._rate)
         return dx
 
     def forget(self) -> None:
@@ -127,117 +131,6 @@ class Flatten:
 
 
 @final
-class MaxPool:
-    """2x2 windows that do not overlap. Of equal values the first wins, as in torch."""
-
-    parameters = 0
-
-    def __init__(self) -> None:
-        self._shape = torch.Size()
-        self._lower = self._right_above = self._right_below = torch.empty(0)
-
-    def load(self, given: Tensors) -> None:
-        pass
-
-    def read(self) -> Tensors:
-        return []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self._shape = x.shape
-        a, b, c, d = _corners(x)
-        above, below = torch.maximum(a, b), torch.maximum(c, d)
-        self._right_above, self._right_below = b > a, d > c
-        self._lower = below > above
-        return torch.maximum(above, below)
-
-    def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
-        dx = dy.new_zeros(self._shape)
-        a, b, c, d = _corners(dx)
-        below = dy * self._lower
-        above = dy - below
-        torch.mul(above, self._right_above, out=b)
-        torch.sub(above, b, out=a)
-        torch.mul(below, self._right_below, out=d)
-        torch.sub(below, d, out=c)
-        return dx
-
-    def forget(self) -> None:
-        self._lower = self._right_above = self._right_below = torch.empty(0)
-
-
-def _corners(x: torch.Tensor) -> Tensors:
-    """The four pixels of all windows; an odd last row or column is in none."""
-    high, wide = (side // 2 * 2 for side in x.shape[3:])
-    x = x[..., :high, :wide]
-    return [x[..., row::2, column::2] for row in (0, 1) for column in (0, 1)]
-
-
-@final
-class Conv:
-    """Convolutions of stride one; all copies are groups of one convolution."""
-
-    parameters = 2
-
-    def __init__(self, layer: nn.Conv2d, copies: int, descent: Descent) -> None:
-        self._keep = 1.0 - descent.rate * descent.decay
-        self._rate = descent.rate
-        assert not isinstance(layer.padding, str)
-        self._padding = tuple(layer.padding)
-        self._copies = copies
-        self._weight = layer.weight.new_zeros((copies, *layer.weight.shape))
-        self._bias = layer.weight.new_zeros((copies, layer.out_channels))
-        self._x = self._weight
-
-    def load(self, given: Tensors) -> None:
-        self._weight.copy_(given[0])
-        self._bias.copy_(given[1])
-
-    def read(self) -> Tensors:
-        return [self._weight, self._bias]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self._x = _side_by_side(x)
-        y = functional.conv2d(
-            self._x,
-            self._weight.flatten(0, 1),
-            self._bias.flatten(),
-            padding=self._padding,
-            groups=self._copies,
-        )
-        return _apart(y, self._copies)
-
-    def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
-        dx, dw, db = torch.ops.aten.convolution_backward(
-            _side_by_side(dy),
-            self._x,
-            self._weight.flatten(0, 1),
-            [self._bias.numel()],
-            (1, 1),
-            self._padding,
-            (1, 1),
-            False,
-            (0, 0),
-            self._copies,
-            (wants_dx, True, True),
-        )
-        self._weight.mul_(self._keep).sub_(dw.view_as(self._weight), alpha=self._rate)
-        self._bias.mul_(self._keep).sub_(db.view_as(self._bias), alpha=self._rate)
-        return _apart(dx, self._copies) if wants_dx else dy
-
-    def forget(self) -> None:
-        self._x = self._weight
-
-
-def _side_by_side(x: torch.Tensor) -> torch.Tensor:
-    """(copy, sample, channel, ...) -> (sample, copy and channel, ...)"""
-    return x.transpose(0, 1).flatten(1, 2)
-
-
-def _apart(x: torch.Tensor, copies: int) -> torch.Tensor:
-    return x.view(len(x), copies, -1, *x.shape[2:]).transpose(0, 1)
-
-
-@final
 class LayeredNet:
     lr = None
 
@@ -281,17 +174,6 @@ class LayeredNet:
         return x
 
 
-def cross_entropy(scores: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each copy's mean loss over its samples, and its gradient by the scores."""
-    samples = scores.shape[1]
-    logs = torch.log_softmax(scores, dim=2)
-    picked = labels[:, :, None]
-    losses = -logs.gather(2, picked).mean(dim=(1, 2))
-    gradient = logs.exp_()
-    gradient.scatter_add_(2, picked, torch.full_like(picked, -1.0, dtype=gradient.dtype))
-    return losses, gradient.div_(samples)
-
-
 def layered(
     module: nn.Module, copies: int, descent: Descent, precision: Precision = "fp32"
 ) -> LayeredNet:
@@ -308,7 +190,14 @@ def layered(
         saturated = blocks.saturated
         parts = parts[3 * len(convolutions) :]
     parts = _pool_first(parts)
-    layers += [_layer(part, copies, descent) for part in parts]
+    while parts:
+        if _is_block(parts) and isinstance(parts[0], nn.Conv2d) and windows.fits(parts[0]):
+            _all_trained(parts[0])
+            layers.append(windows.ConvPool(parts[0], copies, descent))
+            parts = parts[3:]
+        else:
+            layers.append(_layer(parts[0], copies, descent))
+            parts = parts[1:]
     return LayeredNet(layers, Layout.of(module), saturated)
 
 
@@ -316,16 +205,11 @@ def with_kernels(module: nn.Module) -> list[nn.Conv2d]:
     """The convolutions at the start of a net that there are kernels for."""
     parts = flattened(module)
     found: list[nn.Conv2d] = []
-    while len(parts) >= 3:
-        conv, relu, pool = parts[:3]
+    while _is_block(parts):
+        conv = parts[0]
+        assert isinstance(conv, nn.Conv2d)
         fits = (
-            type(conv) is nn.Conv2d
-            and type(relu) is nn.ReLU
-            and type(pool) is nn.MaxPool2d
-            and not any(is_hooked(part) for part in (conv, relu, pool))
-            and plain_conv(conv)
-            and _plain_pool(pool)
-            and conv.padding == (0, 0)
+            conv.padding == (0, 0)
             and conv.kernel_size[0] == conv.kernel_size[1]
             and conv.weight.is_cuda
             and conv.weight.dtype == torch.float32
@@ -333,10 +217,24 @@ def with_kernels(module: nn.Module) -> list[nn.Conv2d]:
         )
         if not fits:
             break
-        assert isinstance(conv, nn.Conv2d)
         found.append(conv)
         parts = parts[3:]
     return found
+
+
+def _is_block(parts: Sequence[nn.Module]) -> bool:
+    """Whether they begin with convolution, ReLU and pooling (or the last two the other way)."""
+    if len(parts) < 3:
+        return False
+    conv, pool, relu = _pool_first(parts[:3])
+    return (
+        type(conv) is nn.Conv2d
+        and type(relu) is nn.ReLU
+        and type(pool) is nn.MaxPool2d
+        and not any(is_hooked(part) for part in (conv, relu, pool))
+        and plain_conv(conv)
+        and _plain_pool(pool)
+    )
 
 
 def _pool_first(parts: Sequence[nn.Module]) -> list[nn.Module]:
@@ -358,9 +256,13 @@ def is_hooked(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
-def _layer(part: nn.Module, copies: int, descent: Descent) -> Layer:
+def _all_trained(part: nn.Module) -> None:
     if not all(parameter.requires_grad for parameter in part.parameters()):
         raise Unstackable("a parameter is frozen")
+
+
+def _layer(part: nn.Module, copies: int, descent: Descent) -> Layer:
+    _all_trained(part)
     if type(part) not in _KNOWN or is_hooked(part):  # a subclass may do something else
         raise Unstackable(f"{type(part).__name__} is not one of the known layers")
     match part:

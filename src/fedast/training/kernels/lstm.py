@@ -14,7 +14,7 @@ from typing import final
 import torch
 
 from fedast.tasks.models import CharLSTM
-from fedast.training.kernels.layers import cross_entropy
+from fedast.training.kernels.loss import cross_entropy
 from fedast.training.kernels.net import Descent, Layout, Precision, Unstackable
 
 
