@@ -17,8 +17,9 @@ from fedast.parts.errors import ConfigError
 from fedast.records.sweeps import read_trials
 from fedast.run.batch import BatchRun, Pulse
 from fedast.run.execute import execute
-from fedast.run.on_ray import Ray, check_nodes
+from fedast.run.on_ray import Ray
 from fedast.testing.executors import small_config
+from fedast.training.ray_connection import check_nodes
 from tests.cluster.conftest import SMALL
 
 pytestmark = pytest.mark.cluster

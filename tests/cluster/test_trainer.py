@@ -32,7 +32,7 @@ def run(out: Path, trainer: str) -> dict[str, bytes]:
 
 def actors() -> list[psutil.Process]:
     return [p for p in psutil.process_iter(["cmdline"])
-            if "ray::_Actor" in " ".join(p.info["cmdline"] or ())]  # fmt: skip
+            if "ray::TrainingActor" in " ".join(p.info["cmdline"] or ())]  # fmt: skip
 
 
 def test_any_number_of_actors_and_any_of_them_killed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from fedast.cli.interrupt import interruptible
-from fedast.cli.loading import check_every, check_out, prepare_data
+from fedast.cli.loading import check_every, check_out, prepare_data, trackers
 from fedast.cli.sweep_board import SweepBoard, point_text, trials_table
 from fedast.cli.ui import page_for
 from fedast.parts.errors import ConfigError
@@ -46,6 +46,7 @@ def sweep_file(
     trainer: str | None,
     precision: str | None,
     events: bool,
+    track: Sequence[str],
     overwrite: bool,
     ui: bool,
     offline: bool,
@@ -56,6 +57,8 @@ def sweep_file(
         raise click.UsageError("--resume goes on with a sweep, --overwrite starts over; choose one")
     where = {"device": device, "trainer": trainer, "precision": precision}
     computing = [f'compute.{key}="{value}"' for key, value in where.items() if value is not None]
+    if trackers(track):
+        computing.append(f"track={json.dumps(list(track))}")
     wanted = load_sweep(file, settings=(*settings, *computing), trials=trials, seeds=seeds)
     check_every(checkpoint_every)
     where_to = EXECUTORS.parse(on, "--on")

@@ -25,7 +25,7 @@ from fedast.records.files import write_atomically
 from fedast.records.run import RunResult
 from fedast.run.batch import Ended, Pulse, Work, WorkerLost, carry_out
 from fedast.run.executors import Executor, ExecutorOptions
-from fedast.run.nodes import Facts, my_facts, problems
+from fedast.training.nodes import Facts, my_facts, problems
 
 _ASK = 0.5
 _ENDING = 120.0

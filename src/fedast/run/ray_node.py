@@ -14,7 +14,7 @@ from fedast.config.schema import Compute
 from fedast.records.files import write_atomically
 from fedast.records.run import RESULT, RunResult
 from fedast.run.batch import Pulse, Work
-from fedast.run.nodes import Facts, my_facts, problems
+from fedast.training.nodes import Facts, my_facts, problems
 
 LOOK = 0.2
 """Seconds between two looks at the mailbox."""
