@@ -23,7 +23,15 @@ from fedast.parts.errors import ConfigError
 from fedast.records.run import RunResult
 from fedast.run.batch import ClusterLost, Ended, Pulse, Work, WorkerLost, carry_out
 from fedast.run.executors import Executor, ExecutorOptions
-from fedast.run.ray_node import LOOK, Post, place_token, read_files, remote_run, write_files
+from fedast.run.ray_node import (
+    LOOK,
+    Post,
+    grow_file,
+    place_token,
+    read_files,
+    remote_run,
+    write_files,
+)
 from fedast.training.nodes import my_facts
 from fedast.training.ray_connection import check_nodes, connect, require_ray
 
@@ -161,12 +169,16 @@ class RayWorkers:
 
     def _collect(self) -> None:
         self._due = time.monotonic() + LOOK
-        pulses, deliveries = self._ask(self._post.collect.remote())
+        pulses, deliveries, grown = self._ask(self._post.collect.remote())
         self._kept += pulses
         for number, files in deliveries:
             out = self._out[number]
             if out is not None and number in self._running.values():
                 write_files(out, files)
+        for number, name, offset, data in grown:
+            out = self._out[number]
+            if out is not None and number in self._running.values():
+                grow_file(out, name, offset, data)
 
     def ended(self) -> Iterator[Ended]:
         if not self._running:
@@ -186,6 +198,11 @@ class RayWorkers:
         except errors.RayTaskError as error:
             cause = error.cause
             return cause if isinstance(cause, Exception) else RuntimeError(str(cause))
+        except (errors.ObjectStoreFullError, errors.OutOfDiskError) as error:
+            return RuntimeError(
+                f"Ray's object store is full ({type(error).__name__}); make room in memory or on "
+                "the disk it spills to, and repeat the command"
+            )
         except errors.OutOfMemoryError:
             return WorkerLost("Ray ended its worker, since its node ran out of memory")
         except errors.RayError as error:

@@ -10,8 +10,6 @@ from fedast.training.nodes import Facts, my_facts, problems
 
 
 def require_ray() -> None:
-    # Tensors of data sets are then kept once per node, not once per worker. Ray reads it early.
-    os.environ.setdefault("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1")
     try:
         import ray  # noqa: F401
     except ModuleNotFoundError:

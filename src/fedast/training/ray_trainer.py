@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 
 _AHEAD = 2
 """Messages that an actor has at a time: one in work, one waiting."""
-_IDLE_VERSIONS = 8
-"""So many versions that no job needs are kept, in case that later ones do."""
+_IDLE = 2**26
+"""Bytes of versions that are kept although no job needs them, in case that later ones do."""
 _TRIES = 10
 """A unit whose actor is lost so many times has failed: perhaps it is what kills them."""
 _PATIENCE = 600.0
@@ -315,7 +315,11 @@ class RayTrainer:
         errors = self._ray.exceptions
         try:
             found = self._ray.get(reference)
+        except (errors.ObjectStoreFullError, errors.OutOfDiskError) as error:
+            raise _full(error) from None
         except errors.RayTaskError as error:
+            if isinstance(error.cause, errors.ObjectStoreFullError | errors.OutOfDiskError):
+                raise _full(error.cause) from None
             for unit in units:
                 unit.found = TrainingFailed(f"task {unit.task}: {error.cause or last_line(error)}")
             return
@@ -401,21 +405,19 @@ class RayTrainer:
         needed |= {key[4] for group in self._open.values() for key, _ in group}
         for _, units in self._running.values():
             needed |= {unit.piece[0] for unit in units if unit.piece}
-        idle = [number for number in self._versions if number not in needed]
-        for number in idle[:-_IDLE_VERSIONS]:
-            key, _, _ = self._versions.pop(number)
-            del self._numbers[key]
+        room = _IDLE
+        for number in [number for number in reversed(self._versions) if number not in needed]:
+            key, base, _ = self._versions[number]
+            room -= base.numel() * base.element_size()
+            if room < 0:
+                del self._versions[number], self._numbers[key]
 
     def _put(self, value: Any) -> Any:
         errors = self._ray.exceptions
         try:
             return self._ray.put(value)
         except (errors.ObjectStoreFullError, errors.OutOfDiskError) as error:
-            raise TrainingFailed(
-                f"Ray's object store is full ({_reason(error)}); make room in memory or on the "
-                "disk it spills to (ray memory, df), or start Ray with a larger "
-                "--object-store-memory; then go on from the newest checkpoint"
-            ) from None
+            raise _full(error) from None
 
 
 def _row(key: _Key, job: Job) -> tuple[RequestId, int, int, int]:
@@ -424,6 +426,14 @@ def _row(key: _Key, job: Job) -> tuple[RequestId, int, int, int]:
 
 def _reason(error: Exception) -> str:
     return type(error).__name__
+
+
+def _full(error: Exception) -> TrainingFailed:
+    return TrainingFailed(
+        f"Ray's object store is full ({_reason(error)}); make room in memory or on the disk it "
+        "spills to (ray memory, df), or start Ray with a larger --object-store-memory; then go on "
+        "from the newest checkpoint"
+    )
 
 
 def _gone(error: Exception) -> TrainingFailed:

@@ -19,6 +19,7 @@ from fedast.tasks.task import Task
 from fedast.training.batched import BatchedTrainer
 from fedast.training.kernels.net import Precision
 from fedast.training.nodes import Facts, my_facts
+from fedast.training.processes import keep_memory
 from fedast.training.trainer import DeviceTask, Job, Update
 
 Vector: TypeAlias = "np.ndarray[Any, Any]"
@@ -59,6 +60,7 @@ class TrainingActor:
 
     def __init__(self, tasks: Mapping[TaskName, Task], settings: Settings) -> None:
         torch.set_num_threads(1)
+        keep_memory()
         fast = settings.precision in ("tf32", "fp16", "bf16")
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast
         moved: dict[int, Dataset] = {}
