@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from fedast.cli.main import cli
-from fedast.run.nodes import my_facts, problems
+from fedast.training.nodes import my_facts, problems
 from tests.cli.test_cli import QUICK
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,12 +14,15 @@ from typing import Any
 
 import pytest
 
+import fedast as package
 from fedast.parts.errors import ConfigError
 from fedast.records.sweeps import read_trials
 from fedast.run.batch import BatchRun, Pulse
 from fedast.run.execute import execute
-from fedast.run.on_ray import Ray, check_nodes
+from fedast.run.on_ray import Ray
 from fedast.testing.executors import small_config
+from fedast.training.options import OnRay
+from fedast.training.ray_connection import check_nodes
 from tests.cluster.conftest import SMALL
 
 pytestmark = pytest.mark.cluster
@@ -63,21 +67,61 @@ def test_what_no_node_has_is_refused(cluster: Any) -> None:
     assert Ray().jobs() == 3
 
 
-@pytest.fixture
-def odd_node(cluster: Any, tmp_path: Path) -> Iterator[Any]:
-    """A node with another version of torch, as far as it can tell."""
-    about = tmp_path / "odd" / "torch-9.9.9.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9.9\n")
-    path = os.pathsep.join([str(tmp_path / "odd"), *sys.path])
+@pytest.mark.parametrize(("asked", "most"), [({}, 3), ({"cores": 0.5}, 6), ({"gpus": 0.5}, 2)])
+def test_runs_get_what_they_asked_for_and_no_more(
+    asked: dict[str, float], most: int, cluster: Any, tmp_path: Path
+) -> None:
+    """Three cores, and for a while a node with a GPU, as far as Ray is concerned."""
+    big = {**SMALL, "num_cpus": 4, "num_gpus": 1}
+    node = cluster.add_node(**big) if "gpus" in asked else None
+    try:
+        config = [small_config(tmp_path / "task", seed, rounds=400) for seed in range(7)]
+        runs = [BatchRun(f"run {n}", config, None) for n, config in enumerate(config)]
+        under_way: set[int] = set()
+        together: list[int] = []
+
+        def progress(pulse: Pulse) -> None:
+            under_way.add(pulse.run)
+            together.append(len(under_way))
+
+        Ray(**asked).build()(
+            runs, jobs=7, progress=progress,
+            done=lambda number, result, compute: under_way.discard(number),
+        )  # fmt: skip
+        assert max(together) <= most
+        assert Ray(**asked).jobs() == most
+    finally:
+        if node is not None:
+            cluster.remove_node(node)
+
+
+@pytest.fixture(params=["torch", "fedast"])
+def odd_node(request: Any, cluster: Any, tmp_path: Path) -> Iterator[str]:
+    """A node with another version of torch, as far as it can tell, or really of fedast."""
+    odd = tmp_path / "odd"
+    if request.param == "torch":
+        about = odd / "torch-9.9.9.dist-info"
+        about.mkdir(parents=True)
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9.9\n")
+    else:
+        shutil.copytree(Path(package.__file__).parent, odd / "fedast")
+        (odd / "fedast" / "version.py").write_text('__version__ = "9.9.9"\n')
+    path = os.pathsep.join([str(odd), *sys.path])
     node = cluster.add_node(**SMALL, env_vars={"PYTHONPATH": path})
-    yield node
+    yield request.param
     cluster.remove_node(node)
 
 
-def test_another_version_is_refused(odd_node: Any, cluster: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"has torch 9\.9\.9, this machine has"):
+def test_another_version_is_refused(odd_node: str, cluster: Any, tmp_path: Path) -> None:
+    line = rf"has {odd_node} 9\.9\.9, this machine has"
+    with pytest.raises(ConfigError, match=line):
         check_nodes(allow_mixed=False, gpus=False)
+    config = small_config(tmp_path / "task", 0, rounds=2)
+    with pytest.raises(ConfigError, match=line):
+        Ray().build()([BatchRun("run", config, None)], jobs=1)
+    compute = config.compute.model_copy(update={"trainer": OnRay()})
+    with pytest.raises(ConfigError, match=f"compute.trainer: node .*{line}"):
+        execute(config.model_copy(update={"compute": compute}), None)
     done = fedast("cluster", "check", cluster.address, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "problem: node" in done.stderr

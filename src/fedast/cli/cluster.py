@@ -11,9 +11,9 @@ from rich.console import Console
 
 from fedast.cli.tables import new_table
 from fedast.parts.errors import ConfigError
-from fedast.run.nodes import Facts, my_facts, problems
-from fedast.run.on_ray import node_facts, places
-from fedast.training.ray_connection import connect, require_ray
+from fedast.run.on_ray import places
+from fedast.training.nodes import Facts, my_facts, problems
+from fedast.training.ray_connection import connect, node_facts, require_ray
 
 
 def check_cluster(

@@ -14,13 +14,14 @@ from typing import TypeAlias, final
 import torch
 
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
+from fedast.learner.evaluation import Spread
 from fedast.learner.inference import MakeInference, ModuleInference
 from fedast.learner.models import ServerModels
 from fedast.learner.protocol import Evaluation
 from fedast.learner.replay import check_all_used
 from fedast.learner.requests import OpenRequest, OpenRequests
 from fedast.tasks.task import OutOfMemory, Task
-from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Trainer, Update
+from fedast.training.trainer import AheadTrainer, DeviceTask, Job, SerialTrainer, Trainer, Update
 
 MakeTrainer: TypeAlias = Callable[[Mapping[TaskName, DeviceTask], int], Trainer]
 """Makes a trainer for tasks on a device and a run's seed."""
@@ -50,6 +51,7 @@ class LocalLearner:
         self._untrained: dict[TaskName, dict[RequestId, None]] = {name: {} for name in names}
         """In the order of their dispatch. Each keeps its model version alive."""
         self._trainer = trainer(self._models.device_tasks, seed)
+        self._ahead = self._trainer if isinstance(self._trainer, AheadTrainer) else None
 
     def dispatch(
         self, request: RequestId, task: TaskName, client: ClientId, version: Version
@@ -85,11 +87,12 @@ class LocalLearner:
         return self._models.variance(task, self._updates(task, self._requests.latest(task)))
 
     def evaluate(self, task: TaskName) -> Evaluation:
-        return self._models.evaluate(task)
+        self._plan()
+        return self._models.evaluate(task, self._spread(task))
 
     def final_evaluation(self, task: TaskName) -> Evaluation | None:
         """The task's result on its larger test set, if it has one."""
-        return self._models.final_evaluation(task)
+        return self._models.final_evaluation(task, self._spread(task))
 
     def parameters(self, task: TaskName) -> torch.Tensor:
         """The newest model of a task, as a flat vector."""
@@ -116,6 +119,10 @@ class LocalLearner:
         return {request: self._requests[request].update for request in self._requests}
 
     def state(self) -> dict[str, torch.Tensor]:
+        if self._ahead is not None:
+            for task, untrained in self._untrained.items():
+                bound = [request for request in self._ahead.bound(task) if request in untrained]
+                self._updates(task, bound)
         return self._models.state() | self._requests.state()
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -134,6 +141,7 @@ class LocalLearner:
         wanted = list(requests)
         missing = [request for request in wanted if self._requests[request].update is None]
         if missing:
+            self._plan()
             self._train(task, missing)
         updates = []
         for request in wanted:
@@ -147,7 +155,9 @@ class LocalLearner:
 
         This is exact: their values depend on nothing that is still to come.
         """
-        store, limit = self._models.stores[task], self._trainer.limit(task)
+        limit = self._trainer.limit(task)
+        if self._ahead is not None and self._ahead.ahead(task):
+            limit = len(missing)
         urgent = set(missing)
         queue = [*missing, *(r for r in self._untrained[task] if r not in urgent)]
         count = -(-len(missing) // limit) * limit
@@ -155,10 +165,7 @@ class LocalLearner:
         for start in range(0, len(chosen), limit):
             batch = chosen[start : start + limit]
             entries = [self._requests[request] for request in batch]
-            jobs = [
-                Job(request, entry.client, store[entry.version], entry.version)
-                for request, entry in zip(batch, entries, strict=True)
-            ]
+            jobs = [self._job(task, request) for request in batch]
             try:
                 updates = self._trainer.train(task, jobs)
             except torch.OutOfMemoryError as error:
@@ -169,6 +176,30 @@ class LocalLearner:
             for request, entry, update in zip(batch, entries, updates, strict=True):
                 entry.update = update
                 self._trained(task, request)
+
+    def _job(self, task: TaskName, request: RequestId) -> Job:
+        entry = self._requests[request]
+        base = self._models.stores[task][entry.version]
+        return Job(request, entry.client, base, entry.version)
+
+    def _plan(self) -> None:
+        """Let a trainer that can begin with what is open, of all tasks.
+
+        (Not at ``dispatch``: a replay dispatches requests that will never be trained.)
+        """
+        if self._ahead is None:
+            return
+        jobs = [
+            (task, self._job(task, request))
+            for task, untrained in self._untrained.items()
+            if self._ahead.ahead(task)
+            for request in untrained
+        ]
+        if jobs:
+            self._ahead.plan(jobs)
+
+    def _spread(self, task: TaskName) -> Spread | None:
+        return self._ahead.spread if self._ahead is not None and self._ahead.ahead(task) else None
 
     def _trained(self, task: TaskName, request: RequestId) -> None:
         del self._untrained[task][request]

@@ -13,7 +13,7 @@ from fedast.aggregation.averaging import RunningAverage
 from fedast.aggregation.calibration import NoRoom
 from fedast.aggregation.server import Server
 from fedast.core.protocol import ClientId, TaskName, Version
-from fedast.learner.evaluation import measure
+from fedast.learner.evaluation import Part, Spread, measure, measure_in_pieces
 from fedast.learner.inference import MakeInference
 from fedast.learner.protocol import Evaluation
 from fedast.learner.requests import OpenRequest
@@ -179,9 +179,10 @@ class ServerModels:
         spread = (deltas - mean).square().sum(dim=1).mean()
         return float(spread / mean.square().sum())
 
-    def evaluate(self, task: TaskName) -> Evaluation:
+    def evaluate(self, task: TaskName, spread: Spread | None = None) -> Evaluation:
+        """How the task's result does on its test set; ``spread`` has others do it."""
         device_task = self.device_tasks[task]
-        found = self._measure(task, device_task.test, self.result(task))
+        found = self._measure(task, "test", self.result(task), spread)
         if task not in self._averages:
             return found
         every = device_task.task.server.averaging.raw_every
@@ -189,15 +190,14 @@ class ServerModels:
         self._evaluations[task] += 1
         if not due:
             return found
-        raw = self._measure(task, device_task.test, self.parameters(task))
+        raw = self._measure(task, "test", self.parameters(task), spread)
         return replace(found, raw=(raw.metric, raw.loss))
 
-    def final_evaluation(self, task: TaskName) -> Evaluation | None:
+    def final_evaluation(self, task: TaskName, spread: Spread | None = None) -> Evaluation | None:
         """The task's result on its larger test set, if it has one."""
-        dataset = self.device_tasks[task].task.final_test
-        if dataset is None:
+        if self.device_tasks[task].task.final_test is None:
             return None
-        return self._measure(task, dataset.to(self._device), self.result(task))
+        return self._measure(task, "final_test", self.result(task), spread)
 
     def state(self) -> dict[str, torch.Tensor]:
         tensors: dict[str, torch.Tensor] = {}
@@ -246,13 +246,20 @@ class ServerModels:
             used |= {prefix + key for key in own}
         return used
 
-    def _measure(self, task: TaskName, dataset: Dataset, vector: torch.Tensor) -> Evaluation:
+    def _measure(
+        self, task: TaskName, part: Part, vector: torch.Tensor, spread: Spread | None
+    ) -> Evaluation:
+        device_task = self.device_tasks[task]
+        if spread is not None:
+            return measure_in_pieces(spread, device_task, vector, part, self._test_batch)
+        dataset = device_task.test
+        if part == "final_test":
+            assert device_task.task.final_test is not None
+            dataset = device_task.task.final_test.to(self._device)
         while True:
             try:
                 self._inferences[task].load(vector)
-                return measure(
-                    self.device_tasks[task], self._inferences[task], dataset, self._test_batch
-                )
+                return measure(device_task, self._inferences[task], dataset, self._test_batch)
             except torch.OutOfMemoryError:
                 if self._test_batch < 2:
                     raise OutOfMemory(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar, final
+from functools import partial
+from typing import Any, TypeVar, final
 
 import torch
 
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.learner.protocol import Evaluation, Learner
-from fedast.training.trainer import Job, Trainer, Update
+from fedast.training.trainer import AheadTrainer, Job, Trainer, Update
 
 T = TypeVar("T")
 
@@ -62,6 +63,20 @@ class ProfiledTrainer:
     def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
         self._profiler.sizes.setdefault(task, []).append(len(jobs))
         return self._profiler.time("training", lambda: self._trainer.train(task, jobs))
+
+    def ahead(self, task: TaskName) -> bool:
+        return isinstance(self._trainer, AheadTrainer) and self._trainer.ahead(task)
+
+    def plan(self, jobs: Sequence[tuple[TaskName, Job]]) -> None:
+        if isinstance(self._trainer, AheadTrainer):
+            self._profiler.time("training", partial(self._trainer.plan, jobs))
+
+    def bound(self, task: TaskName) -> list[RequestId]:
+        return self._trainer.bound(task) if isinstance(self._trainer, AheadTrainer) else []
+
+    def spread(self, task: TaskName, model: Any, function: Any, pieces: Sequence[Any]) -> list[Any]:
+        assert isinstance(self._trainer, AheadTrainer)
+        return self._trainer.spread(task, model, function, pieces)
 
     def close(self) -> None:
         self._trainer.close()

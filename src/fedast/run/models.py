@@ -6,6 +6,7 @@ card says where the model comes from and how to load it.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,6 +49,7 @@ def save_models(
         draft = path.with_name(f"{path.name}.part")
         about = {"task": task, "algorithm": result.algorithm, "seed": str(result.seed)}
         save_model(module, str(draft), metadata=about)  # tied parameters are written once
+        _sort_metadata(draft)
         draft.replace(path)
 
     for task, module in (raw or {}).items():
@@ -57,6 +59,18 @@ def save_models(
         write(module, task, path)
         text = _card(task, module, result, data.get(task, "data of your own"), path.name)
         write_atomically(path.with_name(f"{task}.md"), text)
+
+
+def _sort_metadata(path: Path) -> None:
+    """safetensors writes its metadata in any order; the same model shall be the same file."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= size:
+            file.seek(8)
+            file.write(text.ljust(size))
 
 
 def load_model(folder: Path, task: TaskName) -> torch.nn.Module:

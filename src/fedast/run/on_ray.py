@@ -23,9 +23,17 @@ from fedast.parts.errors import ConfigError
 from fedast.records.run import RunResult
 from fedast.run.batch import ClusterLost, Ended, Pulse, Work, WorkerLost, carry_out
 from fedast.run.executors import Executor, ExecutorOptions
-from fedast.run.nodes import Facts, my_facts, problems
-from fedast.run.ray_node import LOOK, Post, place_token, read_files, remote_run, write_files
-from fedast.training.ray_connection import connect, require_ray
+from fedast.run.ray_node import (
+    LOOK,
+    Post,
+    grow_file,
+    place_token,
+    read_files,
+    remote_run,
+    write_files,
+)
+from fedast.training.nodes import my_facts
+from fedast.training.ray_connection import check_nodes, connect, require_ray
 
 if TYPE_CHECKING:
     from fedast.run.batch import BatchRun
@@ -80,36 +88,6 @@ def places(cores: float, gpus: float) -> int:
     return count
 
 
-def node_facts(timeout: float = 60.0) -> dict[str, Facts | str]:
-    """What each node that is alive has installed, by its name; or why it cannot be said."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    asked = {}
-    for node in ray.nodes():
-        if node["Alive"]:
-            pinned = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            task = ray.remote(num_cpus=0, max_retries=0)(my_facts)
-            name = f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})"
-            asked[name] = task.options(scheduling_strategy=pinned).remote()
-    found: dict[str, Facts | str] = {}
-    for name, reference in asked.items():
-        try:
-            found[name] = ray.get(reference, timeout=timeout)
-        except Exception as error:
-            text = str(error).strip().splitlines()
-            found[name] = f"cannot run fedast ({text[-1] if text else type(error).__name__})"
-    return found
-
-
-def check_nodes(allow_mixed: bool, *, gpus: bool) -> None:
-    """Refuse a cluster whose nodes would not give what this machine's fedast gives."""
-    wrong = problems(my_facts(), node_facts(), allow_mixed=allow_mixed, gpus=gpus)
-    if wrong:
-        more = f" (and {len(wrong) - 1} more: fedast cluster check)" if len(wrong) > 1 else ""
-        raise ConfigError("--on", wrong[0] + more)
-
-
 def _forkless(runs: Any) -> Any:
     """Ray forbids forking in its workers, so a run has one worker of its own."""
 
@@ -121,6 +99,12 @@ def _forkless(runs: Any) -> Any:
             if not isinstance(trainer, str) and trainer.forks:
                 raise ConfigError(
                     "compute.trainer", f"{trainer.name} forks, which Ray forbids; use auto"
+                )
+            if not isinstance(trainer, str) and trainer.remote:
+                raise ConfigError(
+                    "compute.trainer",
+                    f"{trainer.name} spreads one run over the cluster, --on ray many; use auto, or "
+                    "--on local --jobs 1",
                 )
         config = run.config.model_copy(
             update={"compute": compute.model_copy(update={"workers": 1})}
@@ -185,12 +169,16 @@ class RayWorkers:
 
     def _collect(self) -> None:
         self._due = time.monotonic() + LOOK
-        pulses, deliveries = self._ask(self._post.collect.remote())
+        pulses, deliveries, grown = self._ask(self._post.collect.remote())
         self._kept += pulses
         for number, files in deliveries:
             out = self._out[number]
             if out is not None and number in self._running.values():
                 write_files(out, files)
+        for number, name, offset, data in grown:
+            out = self._out[number]
+            if out is not None and number in self._running.values():
+                grow_file(out, name, offset, data)
 
     def ended(self) -> Iterator[Ended]:
         if not self._running:
@@ -210,6 +198,11 @@ class RayWorkers:
         except errors.RayTaskError as error:
             cause = error.cause
             return cause if isinstance(cause, Exception) else RuntimeError(str(cause))
+        except (errors.ObjectStoreFullError, errors.OutOfDiskError) as error:
+            return RuntimeError(
+                f"Ray's object store is full ({type(error).__name__}); make room in memory or on "
+                "the disk it spills to, and repeat the command"
+            )
         except errors.OutOfMemoryError:
             return WorkerLost("Ray ended its worker, since its node ran out of memory")
         except errors.RayError as error:

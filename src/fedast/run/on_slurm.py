@@ -9,10 +9,13 @@ from its run's newest checkpoint.
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
+import platform
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal, final
@@ -25,7 +28,7 @@ from fedast.records.files import write_atomically
 from fedast.records.run import RunResult
 from fedast.run.batch import Ended, Pulse, Work, WorkerLost, carry_out
 from fedast.run.executors import Executor, ExecutorOptions
-from fedast.run.nodes import Facts, my_facts, problems
+from fedast.training.nodes import Facts, my_facts, problems
 
 _ASK = 0.5
 _ENDING = 120.0
@@ -47,6 +50,8 @@ class Slurm(ExecutorOptions):
     """The time limit of a job. With checkpoints a longer run goes on in another job."""
     most: int = Field(100, ge=1)
     """Jobs at a time, unless ``--jobs`` says otherwise."""
+    allow_mixed: bool = False
+    """Use nodes with different processors or GPUs, although they round differently."""
     logs: str = "fedast-slurm"
     """Folder for submitit's files; all nodes must see it."""
     through: Literal["slurm", "local"] = "slurm"
@@ -91,6 +96,7 @@ class SlurmWorkers:
         if options.partition is not None:
             given["slurm_partition"] = options.partition
         self._executor.update_parameters(**given)
+        self._mixed = options.allow_mixed
         self._errors = submitit.core.utils
         self._running: dict[int, Any] = {}
         self._seen: dict[int, int] = {}
@@ -100,7 +106,9 @@ class SlurmWorkers:
         self._file(work.number, "halt").unlink(missing_ok=True)
         if work.out is not None:
             work.out.mkdir(parents=True, exist_ok=True)
-        self._running[work.number] = self._executor.submit(_job, work, self._place, my_facts())
+        self._running[work.number] = self._executor.submit(
+            _job, work, self._place, my_facts(), self._mixed
+        )
 
     def halt(self, number: int) -> None:
         self._file(number, "halt").touch()
@@ -147,11 +155,28 @@ class SlurmWorkers:
         return self._place / f"{number}.{kind}"
 
 
-def _job(work: Work, place: Path, facts: Facts) -> tuple[RunResult, Compute] | Exception:
+def _of_the_first(place: Path, mine: Facts) -> Facts:
+    """What the node has that was the first to begin a run of this batch."""
+    first = place / "first-node"
+    draft = place / f"{uuid.uuid4().hex}.node"
+    draft.write_bytes(pickle.dumps(mine))
+    with contextlib.suppress(FileExistsError):
+        os.link(draft, first)
+    draft.unlink()
+    found: Facts = pickle.loads(first.read_bytes())
+    return found
+
+
+def _job(
+    work: Work, place: Path, facts: Facts, allow_mixed: bool
+) -> tuple[RunResult, Compute] | Exception:
     """On the node: one run; what it raises is returned, to be raised where it is understood."""
     from fedast.run.work import carried_out
 
-    wrong = problems(facts, {"its node": my_facts()}, allow_mixed=True, gpus=False)
+    mine = my_facts()
+    nodes = {"that was first": _of_the_first(place, mine), platform.node(): mine}
+    uses_gpus = work.table["compute"]["device"] != "cpu"
+    wrong = problems(facts, nodes, allow_mixed=allow_mixed, gpus=uses_gpus)
     if wrong:
         return RuntimeError(wrong[0])
     halted, over = threading.Event(), threading.Event()

@@ -8,17 +8,25 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from fedast.config.schema import Compute
 from fedast.records.files import write_atomically
-from fedast.records.run import RESULT, RunResult
+from fedast.records.run import CONFIG, RESULT, SERIES, RunResult
 from fedast.run.batch import Pulse, Work
-from fedast.run.nodes import Facts, my_facts, problems
+from fedast.training.nodes import Facts, my_facts, problems
 
 LOOK = 0.2
 """Seconds between two looks at the mailbox."""
 _CHECKPOINTS = "checkpoints"
+_MOST = 2**20
+"""Bytes of a time series that are sent at a time."""
+
+
+Collected: TypeAlias = tuple[
+    list[Pulse], list[tuple[int, dict[str, bytes]]], list[tuple[int, str, int, bytes]]
+]
+"""Progress, files that a run can go on from, and what files have grown by."""
 
 
 class Post:
@@ -27,6 +35,7 @@ class Post:
     def __init__(self) -> None:
         self._pulses: dict[int, Pulse] = {}
         self._files: list[tuple[int, dict[str, bytes]]] = []
+        self._grown: list[tuple[int, str, int, bytes]] = []
         self._halted: set[int] = set()
 
     def report(self, pulse: Pulse) -> None:
@@ -35,9 +44,13 @@ class Post:
     def deliver(self, number: int, files: dict[str, bytes]) -> None:
         self._files.append((number, files))
 
-    def collect(self) -> tuple[list[Pulse], list[tuple[int, dict[str, bytes]]]]:
-        found = list(self._pulses.values()), self._files
-        self._pulses, self._files = {}, []
+    def grow(self, number: int, name: str, offset: int, data: bytes) -> None:
+        """A file that others may be reading has got longer."""
+        self._grown.append((number, name, offset, data))
+
+    def collect(self) -> Collected:
+        found = list(self._pulses.values()), self._files, self._grown
+        self._pulses, self._files, self._grown = {}, [], []
         return found
 
     def halt(self, number: int, wanted: bool) -> None:
@@ -94,6 +107,9 @@ def remote_run(
     def deliver(files: dict[str, bytes]) -> None:
         ray.get(post.deliver.remote(work.number, files))
 
+    def grow(name: str, offset: int, data: bytes) -> None:
+        ray.get(post.grow.remote(work.number, name, offset, data))
+
     threading.Thread(target=ask, daemon=True).start()
     try:
         if work.out is None:
@@ -106,7 +122,7 @@ def remote_run(
             out = Path(place) / "run"
             out.mkdir()
             write_files(out, ray.get(given[0]))
-            mirror = threading.Thread(target=_mirror, args=(out, deliver, over), daemon=True)
+            mirror = threading.Thread(target=_mirror, args=(out, deliver, grow, over), daemon=True)
             mirror.start()
             result, compute = carried_out(replace(work, out=out), report, halted.is_set)
             over.set()
@@ -116,9 +132,16 @@ def remote_run(
         over.set()
 
 
-def _mirror(out: Path, deliver: Callable[[dict[str, bytes]], None], over: threading.Event) -> None:
-    """Send what a run could go on from as it is written: its configuration and checkpoints."""
+def _mirror(
+    out: Path,
+    deliver: Callable[[dict[str, bytes]], None],
+    grow: Callable[[str, int, bytes], None],
+    over: threading.Event,
+) -> None:
+    """Send what a run could go on from as it is written (its configuration and checkpoints), and
+    its time series, for the page."""
     sent: set[str] = set()
+    there = 0
     while not over.wait(LOOK):
         names = {path.name for path in (out / _CHECKPOINTS).glob("*.json")} - sent
         if names:
@@ -128,6 +151,29 @@ def _mirror(out: Path, deliver: Callable[[dict[str, bytes]], None], over: thread
                 continue
             deliver(files)
             sent |= names
+        try:
+            if there == 0 and (out / CONFIG).exists():
+                grow(CONFIG, 0, (out / CONFIG).read_bytes())
+            with (out / SERIES).open("rb") as file:
+                if file.seek(0, 2) < there:  # a resumed run has cut it
+                    there = 0
+                file.seek(there)
+                more = file.read(_MOST)
+        except OSError:  # not there yet
+            continue
+        if more:
+            grow(SERIES, there, more)
+            there += len(more)
+
+
+def grow_file(out: Path, name: str, offset: int, data: bytes) -> None:
+    """Where others read it: a file has these bytes at this place, and ends there."""
+    path = out / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("r+b" if path.exists() else "wb") as file:
+        file.seek(offset)
+        file.truncate()
+        file.write(data)
 
 
 def read_files(out: Path, *, only_checkpoints: bool = False) -> dict[str, bytes]:

@@ -205,9 +205,9 @@ def run_world(
             plane = recording = RecordingLearner(learner, answers)
             # (Calibration changes its cache in place, so it cannot be gone back on.)
             fixed = any(task.server.calibration.use != "never" for task in tasks)
-            forked = any(trainer.forks for trainer in compute.trainers.values())
+            frail = any(trainer.careful for trainer in compute.trainers.values())
             checkpointer = Checkpointer(
-                checkpointing, learner, recording, schedule, careful=forked and not fixed, live=live
+                checkpointing, learner, recording, schedule, careful=frail and not fixed, live=live
             )
         if profiler is not None:
             plane = ProfiledLearner(plane, profiler)

@@ -6,6 +6,7 @@ device it is on; partitions are arrays of indices.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, final, runtime_checkable
@@ -81,6 +82,9 @@ class Arrays:
         inputs, labels = mapped(lambda part: part.to(device), (self.inputs, self.labels))
         return replace(self, inputs=inputs, labels=labels)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrays, (mapped(_thin, (self.inputs, self.labels)), self.transform)
+
 
 def _rows(part: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     if part.is_cuda or indices.dim() != 1:
@@ -107,6 +111,34 @@ class Windows:
 
     def to(self, device: torch.device) -> Windows:
         return replace(self, codes=self.codes.to(device), starts=self.starts.to(device))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _windows, (_thin(self.codes), _thin(self.starts), self.length)
+
+
+def _thin(tensor: torch.Tensor) -> Any:
+    """As an array, which all processes of a machine can share where tensors would be copied (in
+    Ray's object store)."""
+    if tensor.device.type != "cpu" or tensor.dtype is torch.bfloat16 or tensor.requires_grad:
+        return tensor
+    return tensor.numpy()
+
+
+def _thick(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # shared memory is read-only; batches are copies of it
+        return torch.from_numpy(value)
+
+
+def _arrays(data: tuple[Any, Any], transform: Transform | None) -> Arrays:
+    inputs, labels = mapped(_thick, data)
+    return Arrays(inputs, labels, transform)
+
+
+def _windows(codes: Any, starts: Any, length: int) -> Windows:
+    return Windows(_thick(codes), _thick(starts), length)
 
 
 def as_dataset(data: Any) -> Dataset:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
 
-from fedast.core.protocol import TaskName
+import torch
+
+from fedast.core.protocol import RequestId, TaskName
 from fedast.training.options import Batched, Processes, Resources, Serial, TrainerOptions
 from fedast.training.processes import can_fork
-from fedast.training.trainer import DeviceTask, Job, Trainer, Update
+from fedast.training.trainer import AheadTrainer, DeviceTask, Job, Trainer, Update
 
 _TRIAL = 2
 """Jobs per worker when trainers are timed."""
@@ -49,6 +51,30 @@ class MixedTrainer:
 
     def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
         return self._of[task].train(task, jobs)
+
+    def ahead(self, task: TaskName) -> bool:
+        trainer = self._of[task]
+        return isinstance(trainer, AheadTrainer) and trainer.ahead(task)
+
+    def plan(self, jobs: Sequence[tuple[TaskName, Job]]) -> None:
+        for trainer in self._trainers:
+            if isinstance(trainer, AheadTrainer):
+                trainer.plan([(task, job) for task, job in jobs if self._of[task] is trainer])
+
+    def bound(self, task: TaskName) -> list[RequestId]:
+        trainer = self._of[task]
+        return trainer.bound(task) if isinstance(trainer, AheadTrainer) else []
+
+    def spread(
+        self,
+        task: TaskName,
+        model: torch.Tensor,
+        function: Callable[[DeviceTask, torch.Tensor, Any, dict[Any, Any]], Any],
+        pieces: Sequence[Any],
+    ) -> list[Any]:
+        trainer = self._of[task]
+        assert isinstance(trainer, AheadTrainer)
+        return trainer.spread(task, model, function, pieces)
 
     def close(self) -> None:
         for trainer in self._trainers:

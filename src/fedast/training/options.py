@@ -36,10 +36,17 @@ class TrainerOptions(Options, ABC):
     """Options of a trainer."""
 
     forks: ClassVar[bool] = False
-    """Whether it forks worker processes. Not every machine can, and a worker may die in the middle
-    of a step, so checkpoints are made with more care."""
+    """Whether it forks worker processes, which not every machine can."""
+    remote: ClassVar[bool] = False
+    """Whether it trains on other machines."""
     uses: ClassVar[tuple[str, ...]] = ("workers", "batch_limit")
     """The resources that make a difference to it."""
+
+    @property
+    def careful(self) -> bool:
+        """Whether training may fail for reasons outside of it, so that the state before each step
+        is kept for a checkpoint."""
+        return self.forks
 
     @abstractmethod
     def build(
@@ -93,16 +100,33 @@ class Batched(TrainerOptions):
 
 
 class OnRay(TrainerOptions):
-    """Clients in parallel, in actors of a Ray cluster (CPU only)."""
+    """Clients in parallel, in actors of a Ray cluster; evaluations too."""
 
     name: ClassVar[str] = "ray"
     uses = ()
+    remote = True
     cluster: str | None = None
     """HOST:PORT of the cluster; default: RAY_ADDRESS, a Ray that runs here, or one of its own."""
     actors: int | None = Field(None, ge=1)
-    """How many; default: one for each core of the cluster. It makes no difference to results."""
+    """How many; default: one for each core of the cluster, or as many as share its GPUs. It makes
+    no difference to results."""
+    gpus: float = Field(0.0, ge=0, strict=False)
+    """Of each actor; 0.5 lets two share a GPU."""
     shard: int = Field(4, ge=1)
     """Clients that an actor is given at a time."""
+    together: bool | None = None
+    """Train the clients of a shard as one batch; default: with a GPU. Then ``shard`` makes a
+    difference to rounding."""
+    allow_mixed: bool = False
+    """Use nodes with different processors or GPUs, although they round differently."""
+
+    @property
+    def batches(self) -> bool:
+        return self.gpus > 0 if self.together is None else self.together
+
+    @property
+    def careful(self) -> bool:
+        return not self.batches  # these would have to be waited for at each step
 
     def build(
         self, device_tasks: Mapping[TaskName, DeviceTask], seed: int, resources: Resources
@@ -110,7 +134,15 @@ class OnRay(TrainerOptions):
         from fedast.training.ray_trainer import RayTrainer
 
         return RayTrainer(
-            device_tasks, seed, cluster=self.cluster, actors=self.actors, shard=self.shard
+            device_tasks,
+            seed,
+            cluster=self.cluster,
+            actors=self.actors,
+            shard=self.shard,
+            gpus=self.gpus,
+            together=self.batches,
+            allow_mixed=self.allow_mixed,
+            precision=resources.precision,
         )
 
 

@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster; one is enough for a process."""
+"""The connection to a Ray cluster (one is enough for a process), and what its nodes have."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import socket
 
 from fedast.parts.errors import ConfigError
+from fedast.training.nodes import Facts, my_facts, problems
 
 
 def require_ray() -> None:
@@ -50,3 +51,37 @@ def _check_listens(address: str) -> None:
             f"no Ray answers at {address} ({error.strerror or error}); start one with: "
             "ray start --head",
         ) from None
+
+
+def node_facts(timeout: float = 60.0) -> dict[str, Facts | str]:
+    """What each node that is alive has installed, by its name; or why it cannot be said."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    asked = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            pinned = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            task = ray.remote(num_cpus=0, max_retries=0)(my_facts)
+            name = f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})"
+            asked[name] = task.options(scheduling_strategy=pinned).remote()
+    found: dict[str, Facts | str] = {}
+    for name, reference in asked.items():
+        try:
+            found[name] = ray.get(reference, timeout=timeout)
+        except Exception as error:
+            found[name] = f"cannot run fedast ({last_line(error)})"
+    return found
+
+
+def check_nodes(allow_mixed: bool, *, gpus: bool, where: str = "--on") -> None:
+    """Refuse a cluster whose nodes would not give what this machine's fedast gives."""
+    wrong = problems(my_facts(), node_facts(), allow_mixed=allow_mixed, gpus=gpus)
+    if wrong:
+        more = f" (and {len(wrong) - 1} more: fedast cluster check)" if len(wrong) > 1 else ""
+        raise ConfigError(where, wrong[0] + more)
+
+
+def last_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__

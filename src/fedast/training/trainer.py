@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -60,6 +60,36 @@ class Trainer(Protocol):
 
     def close(self) -> None:
         """Release what it holds, such as worker processes."""
+        ...
+
+
+@runtime_checkable
+class AheadTrainer(Trainer, Protocol):
+    """A trainer that goes on training while its caller does other things."""
+
+    def ahead(self, task: TaskName) -> bool:
+        """Whether it does so for this task. If not, the rest is of no use for it."""
+        ...
+
+    def plan(self, jobs: Sequence[tuple[TaskName, Job]]) -> None:
+        """All the jobs that ``train`` may still be called with, to begin with some. What is not
+        among them any more is forgotten."""
+        ...
+
+    def bound(self, task: TaskName) -> list[RequestId]:
+        """Requests whose values depend on what they are being trained with: these must be trained
+        before the state of a run is saved."""
+        ...
+
+    def spread(
+        self,
+        task: TaskName,
+        model: torch.Tensor,
+        function: Callable[[DeviceTask, torch.Tensor, Any, dict[Any, Any]], Any],
+        pieces: Sequence[Any],
+    ) -> list[Any]:
+        """What a function of a task, a model, a piece of work, and what it keeps for later gives
+        for each piece; the pieces are done where clients are trained."""
         ...
 
 
