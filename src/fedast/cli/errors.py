@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any, NoReturn
@@ -25,8 +26,36 @@ def fail(message: str, status: int = 2) -> NoReturn:
     sys.exit(status)
 
 
+_DEBUG = f"{__name__}.debug"
+
+
+def debug_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--debug``, which the whole command and every subcommand have."""
+
+    def keep(context: click.Context, option: click.Parameter, value: bool) -> None:
+        context.meta[_DEBUG] = value or context.meta.get(_DEBUG, False)
+
+    return click.option(
+        "--debug", is_flag=True, expose_value=False, callback=keep,
+        help="Show where an error comes from, with its traceback.",
+    )(command)  # fmt: skip
+
+
+def show_traceback(error: BaseException) -> None:
+    """Print the traceback of an error that is reported in one line, if --debug asks for it."""
+    context = click.get_current_context(silent=True)
+    if context is None or not context.meta.get(_DEBUG):
+        return
+    earlier: BaseException | None = error
+    while earlier is not None:  # what it says in place of its causes is for those who do not ask
+        earlier.__suppress_context__ = False
+        earlier = earlier.__cause__ or earlier.__context__
+    click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+
+
 def reports_errors(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Report what users can get wrong in one line. Anything else is a bug and keeps its traceback.
+    """Report what users can get wrong in one line, ``--debug`` with its traceback before it. An
+    error in fedast itself always keeps its traceback.
 
     The error classes are imported when a command runs, so that ``fedast --help`` stays light.
     """
@@ -34,6 +63,7 @@ def reports_errors(command: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         from fedast.federation.faults import ServerFault
         from fedast.federation.transport import TransportError
+        from fedast.parts.blame import in_users_code, placed
         from fedast.parts.errors import ConfigError
         from fedast.records.run import UnusableFolder
         from fedast.run.batch import ClusterLost
@@ -42,7 +72,7 @@ def reports_errors(command: Callable[..., Any]) -> Callable[..., Any]:
         from fedast.tasks.task import BadTask, TrainingFailed
 
         try:
-            return command(*args, **kwargs)
+            return shown(*args, **kwargs)
         except (ConfigError, BadTask, BadInputFile, DataError, UnusableFolder) as error:
             fail(str(error))
         except (TransportError, ServerFault, ClusterLost) as error:
@@ -58,5 +88,16 @@ def reports_errors(command: Callable[..., Any]) -> Callable[..., Any]:
             fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         except KeyboardInterrupt:
             sys.exit(130)
+        except Exception as error:
+            if not in_users_code(error):
+                raise
+            fail(f"{placed(error)}; --debug shows the traceback", status=1)
 
-    return update_wrapper(run, command)
+    def shown(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except Exception as error:
+            show_traceback(error)
+            raise
+
+    return debug_option(update_wrapper(run, command))

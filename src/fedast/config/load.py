@@ -49,9 +49,7 @@ def load(
         table = with_current_keys(table, lambda key, new: old.append(line(key, new)))
         _algorithm_as_table(table)
         _check_not_twice(table)
-        apply_settings(
-            table, settings, algorithm=algorithm, folder=path.parent, note=old.append
-        )
+        apply_settings(table, settings, algorithm=algorithm, folder=path.parent, note=old.append)
         for text in dict.fromkeys([*old, *renamed(table)]):
             note(text)
         if seed is not None:

@@ -21,6 +21,7 @@ from typing import final
 import torch
 
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
+from fedast.parts.blame import placed
 from fedast.tasks.task import TrainingFailed
 from fedast.training.batched import BatchedTrainer
 from fedast.training.trainer import DeviceTask, Job, Update
@@ -187,7 +188,7 @@ def _work(
                     shared.buffers[slot].copy_(update.buffers)
                 said: str | RequestId = request
             except Exception as error:
-                said = f"{type(error).__name__}: {error}"
+                said = placed(error)
             try:
                 pipe.send(said)
             except OSError:
