@@ -211,10 +211,10 @@ def _sorted_out(
 def _announce(
     configs: Mapping[str, RunConfig], seeds: int, runs: int, left: int, jobs: int
 ) -> None:
-    from fedast.run.execute import memory_notes
+    from fedast.run.execute import data_notes
 
     for label, config in configs.items():
-        for note in memory_notes(config):
+        for note in data_notes(config):
             _warn(f"{label}: {note}")
     Console(highlight=False).print(
         f"{len(configs)} configurations × {seeds} seeds = {runs} runs, "

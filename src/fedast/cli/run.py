@@ -53,7 +53,7 @@ def run_config(
     as_json: bool,
 ) -> None:
     from fedast.run.checkpointing import Every
-    from fedast.run.execute import execute, memory_notes
+    from fedast.run.execute import data_notes, execute
 
     config, found = load_noted(
         path,
@@ -75,7 +75,7 @@ def run_config(
     prepare_data([config], offline)
     if not quiet:
         warn(found, config)
-        for note in memory_notes(config):
+        for note in data_notes(config):
             click.echo(note, err=True)
 
     def go(watch: Sequence[Watch], stop: Stop) -> Outcome:
