@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedast import Simulation, Task, simulate
+from fedast import Simulation, Task, Training, simulate
 from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.parts.errors import ConfigError

@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 import click
 
+from fedast.cli.starting import over
+
 _EXTRAS = {
     "nats": "deploy",
     "cryptography": "deploy",
@@ -22,6 +24,7 @@ _EXTRAS = {
 
 def fail(message: str, status: int = 2) -> NoReturn:
     """Print one line and exit; status 2 is for what the user can correct."""
+    over()
     click.echo(f"error: {message}", err=True)
     sys.exit(status)
 

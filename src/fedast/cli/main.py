@@ -24,6 +24,7 @@ from fedast.cli.commands.theory import theory
 from fedast.cli.commands.ui import ui
 from fedast.cli.commands.validate import validate
 from fedast.cli.errors import debug_option
+from fedast.cli.starting import enable
 
 _COMMANDS: tuple[click.Command, ...] = (
     demo, run, compare, sweep, ui, validate, catalogue, theory, bench,
@@ -48,4 +49,5 @@ for command in _COMMANDS:
 
 
 def main() -> None:
+    enable()
     cli()

@@ -17,6 +17,7 @@ from rich.padding import Padding
 
 from fedast.cli.interrupt import interruptible
 from fedast.cli.loading import prepare_data
+from fedast.cli.starting import over
 from fedast.config.load import check_running
 from fedast.parts.errors import ConfigError
 from fedast.records.files import write_atomically
@@ -85,6 +86,7 @@ def reproduce(
     have = {} if again else stored_runs(folder)
     missing = [job for job in wanted if job.identity not in have]
     console = Console(highlight=False, soft_wrap=True)
+    over()
     if not quiet:
         console.print(
             f"{len(wanted)} runs, {len(wanted) - len(missing)} of them are in {folder}: "
@@ -213,6 +215,7 @@ def report(
         replace(results, columns=columns)
         for results in collect(wanted, place, kind.scale, kind.settings)
     ]
+    over()
     if as_json:
         table = [
             {"experiment": results.name, **asdict(row)}
