@@ -17,6 +17,7 @@ from rich.padding import Padding
 
 from fedast.cli.interrupt import interruptible
 from fedast.cli.loading import prepare_data
+from fedast.cli.report_runs import holds_runs, report_runs
 from fedast.cli.starting import over
 from fedast.config.load import check_running
 from fedast.parts.errors import ConfigError
@@ -207,6 +208,12 @@ def report(
     from fedast.reproduce.tables import between_markers, markdown_table, summary
 
     place = Path(folder)
+    if holds_runs(place):
+        if names or update:
+            problem = "belongs to results of fedast reproduce; leave it out"
+            raise ConfigError("--update" if update else names[0], problem)
+        report_runs(place, page=page, columns=columns, as_json=as_json)
+        return
     kind = read_manifest(place)
     wanted = find_studies(names) if names else studies_with_runs(place, kind.scale, kind.settings)
     # A study's own figures are found beside its file.
