@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fedast import FedASTStatic, Simulation
 from fedast.algorithms.asynchronous import Asynchronous
 from fedast.algorithms.options import ALGORITHMS, AsyncOptions, SyncOptions
 from fedast.cli.loading import load_noted
 from fedast.config.cautions import clients_per_round
 from fedast.config.load import apply_settings, load, parse
-from fedast.config.no_effect import notes_of
+from fedast.config.no_effect import notes, notes_of
 from fedast.config.plan import plan
 from fedast.config.resolve import resolve, settings_of
 from fedast.core.protocol import (
@@ -25,7 +27,8 @@ from fedast.core.protocol import (
     VariancesMeasured,
 )
 from fedast.core.streams import Stream
-from fedast.run.build import build_algorithm, build_pool
+from fedast.run.build import build_algorithm, build_pool, build_tasks
+from fedast.run.execute import data_notes
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -229,3 +232,22 @@ def test_examples_that_are_compared_have_stragglers_to_leave_behind() -> None:
     path = REPOSITORY / "examples/all-algorithms.toml"
     for name in ALGORITHMS.builtin:
         assert not [n for n in notes_of(load(path, algorithm=name)) if not n.idle]
+
+
+def test_a_batch_larger_than_any_clients_data(tmp_path: Path) -> None:
+    """Every batch would repeat samples. Of fedast's own tasks it is told once data is loaded."""
+    path = tmp_path / "file.toml"
+    path.write_text(BASE)
+    config = resolve(load(path))
+    assert data_notes(config) == []
+    config = resolve(load(path, ["tasks.synthetic.batch_size=4000"]))
+    (told,) = data_notes(config)
+    assert told.startswith("warning: tasks.synthetic.batch_size: is 4000, but no client has more")
+    config = resolve(load(path, ["tasks.synthetic.batch_size=4000"], algorithm="centralized"))
+    assert data_notes(config) == []  # all data is in one place
+    synthetic = build_tasks(resolve(load(path)))[1]
+    large = synthetic.training.model_copy(update={"batch_size": 4000})
+    asked = FedASTStatic(), Simulation(clients=100, max_time=9.0)
+    assert notes([synthetic], *asked) == []
+    (note,) = notes([replace(synthetic, training=large)], *asked)  # what simulate() warns of
+    assert str(note) == told.removeprefix("warning: ")

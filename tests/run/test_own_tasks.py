@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedast import Simulation, Task, simulate
+from fedast import Simulation, Task, Training, simulate
 from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.parts.errors import ConfigError
@@ -138,6 +138,7 @@ def test_a_larger_last_test_gives_the_final_number() -> None:
         test=(x, y),
         final_test=(-x, y),
         partition=[np.arange(20)],
+        training=Training(batch_size=20),
     )
     result = simulate([task], "fedast-s", Simulation(clients=1, max_time=300.0)).result
     assert result.curves["a"][-1].value == 1.0

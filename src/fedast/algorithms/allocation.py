@@ -17,9 +17,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
 from fedast.core.protocol import TaskSpec
+from fedast.parts.blame import placed
 from fedast.parts.errors import ConfigError
 from fedast.parts.options import Options
-from fedast.parts.registry import Registry, described
+from fedast.parts.registry import Registry
 
 AllocationRule: TypeAlias = Callable[[float, TaskSpec], float]
 
@@ -99,7 +100,7 @@ def _from_function(name: str, function: Callable[..., Any]) -> type[AllocationOp
         try:
             weight = float(function(variance, task))
         except Exception as error:  # whatever the user's own code raises
-            raise ConfigError("algorithm.allocation_rule", f"{name}: {described(error)}") from error
+            raise ConfigError("algorithm.allocation_rule", f"{name}: {placed(error)}") from error
         if not 0.0 <= weight < math.inf:
             raise ConfigError(
                 "algorithm.allocation_rule",

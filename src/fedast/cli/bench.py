@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from fedast.cli.loading import load_resolved, prepare_data
+from fedast.cli.starting import over, say
 from fedast.cli.tables import new_table
 from fedast.config.schema import Compute
 from fedast.parts.errors import ConfigError
@@ -60,16 +61,31 @@ def run_bench(
     if not trainers:
         cuda = compute.device == "cuda" or not can_fork()
         trainers = ("serial", "batched") if cuda else ("serial", "processes", "batched")
+    over()
     if not as_json:
         where = f"{compute.device}, {compute.precision}, {compute.workers} cores"
         console.print(f"Local training on {where}; the better of several tries, in one run")
-    speeds = bench.measure_tasks(tasks, compute, trainers, together=clients, seconds=seconds)
+    count = len(tasks) * len(trainers)
+    seen = 0
+
+    def measured(speed: bench.Speed) -> None:
+        nonlocal seen
+        seen += 1
+        say(f"{speed.task}, {speed.trainer}: {speed.ms:.3g} ms/update ({seen} of {count})")
+
+    say(f"measuring {tasks[0].name} (0 of {count})")
+    speeds = bench.measure_tasks(
+        tasks, compute, trainers, together=clients, seconds=seconds, seen=measured
+    )
+    say("measuring matrix products and copies")
     rates = bench.measure_rates(compute)
     floors = bench.floors(tasks, rates)
     shares = None
     if config is not None:
         limit = None if whole else (updates or 500)
+        say("measuring a run")
         shares = bench.measure_run(config, limit)
+    over()
     if as_json:
         table = {
             "device": compute.device,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import final
 
 from rich.console import Console
@@ -41,9 +41,12 @@ class Board:
         elif pulse.done == len(pulse.tasks) and pulse.run not in self._announced:
             self._announced.add(pulse.run)
             run = self._runs[pulse.run]
+            targets = {task.name: task.target for task in run.config.tasks}
+            late = _late(pulse, targets)
             self._console.print(
                 f"{run.label} seed {run.config.seed}: done at t={pulse.time:.1f} "
                 f"after {pulse.updates} updates"
+                + (f", without the target of {', '.join(late)}" if late else "")
             )
 
     def _table(self) -> Table:
@@ -62,6 +65,19 @@ class Board:
                 f"{pulse.time:.1f}",
                 str(pulse.updates),
                 *(against(value, targets.get(name)) for name, value in pulse.tasks),
-                style="green" if done else "",
+                style=_style(pulse, targets) if done else "",
             )
         return table
+
+
+def _late(pulse: Pulse, targets: Mapping[str | None, float | None]) -> list[str]:
+    """The tasks that have not reached their targets."""
+    return [
+        name
+        for (name, _), reached in zip(pulse.tasks, pulse.reached, strict=False)
+        if reached is None and targets.get(name) is not None
+    ]
+
+
+def _style(pulse: Pulse, targets: Mapping[str | None, float | None]) -> str:
+    return "yellow" if _late(pulse, targets) else "green"

@@ -17,8 +17,10 @@ from fedast.algorithms.options import ALGORITHMS
 from fedast.analysis.runs import Run
 from fedast.cli.board import Board
 from fedast.cli.comparison import WANTED, Wanted, read_wanted, write_wanted
+from fedast.cli.ends import divergences
 from fedast.cli.interrupt import interruptible
 from fedast.cli.loading import check_every, check_out, load_noted, prepare_data, print_note
+from fedast.cli.starting import over
 from fedast.cli.tables import comparison_tables, saturation_warnings
 from fedast.cli.ui import new_folder, page_for
 from fedast.config.load import load
@@ -148,6 +150,7 @@ def _carry_out(
             for note in notes:
                 print_note(note)
             show = not (quiet or as_json)
+            over()
             if show:
                 _announce(configs, wanted.seeds, len(kept), len(left), jobs)
             made = _run_left(
@@ -158,7 +161,7 @@ def _carry_out(
             first = next(iter(configs.values()))
             written = _write_comparison(folder, comparison, results, first, columns)
         for label, found in results.items():
-            for line in saturation_warnings(found, f"{label}: "):
+            for line in (*saturation_warnings(found, f"{label}: "), *divergences(found, label)):
                 _warn(line)
         if as_json:
             click.echo(json.dumps(comparison.to_json(), indent=2))
@@ -211,10 +214,10 @@ def _sorted_out(
 def _announce(
     configs: Mapping[str, RunConfig], seeds: int, runs: int, left: int, jobs: int
 ) -> None:
-    from fedast.run.execute import memory_notes
+    from fedast.run.execute import data_notes
 
     for label, config in configs.items():
-        for note in memory_notes(config):
+        for note in data_notes(config):
             _warn(f"{label}: {note}")
     Console(highlight=False).print(
         f"{len(configs)} configurations × {seeds} seeds = {runs} runs, "

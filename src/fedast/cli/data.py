@@ -20,6 +20,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from fedast.cli.starting import over
 from fedast.cli.tables import new_table
 from fedast.parts.errors import ConfigError, nearest
 from fedast.tasks.data import cache
@@ -135,6 +136,7 @@ def show_one(name: str, options: ImageTask, clients: int, seed: int, out: str | 
     if kind not in ("png", "svg", "pdf"):
         raise ConfigError("--out", f"ends in {kind!r}; use .png, .svg or .pdf")
     stored = load(name, lambda step: click.echo(step, err=True))
+    over()
     title = f"{DATASETS[name].title} ({stored.source})"
     if name == "shakespeare":
         figure = _text(stored, title)

@@ -19,6 +19,7 @@ from fedast.cli.loading import load_resolved, trackers
 from fedast.cli.logfiles import log_files, log_to, readable, show
 from fedast.cli.processes import Processes, by_hand
 from fedast.cli.programs import serve
+from fedast.cli.starting import over
 from fedast.cli.ui import page_for
 from fedast.cli.waiting import Waiting
 from fedast.config.elsewhere import text_for_copy
@@ -153,6 +154,7 @@ def _up(
     clients = layout.clients if local is None else layout.clients[:local]
     layout.logs.mkdir(exist_ok=True)
     log_to(None if detach else layout.logs / "server.log", terminal=False)
+    over()
     click.echo(f"records: {control.shown(layout.run)}, logs: {control.shown(layout.logs)}")
     fedast = [sys.executable, "-m", "fedast"]
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from fedast.cli.ends import end_style
 from fedast.cli.tables import new_table
 from fedast.core.protocol import (
     Algorithm,
@@ -97,7 +98,13 @@ class LiveView:
             latest = f"{task.curve[-1].value:.3f}" if task.curve else "–"
             target = "–" if task.spec.target is None else f"{task.spec.target:.3f}"
             if task.finish_time is not None:
-                end = f"[green]{task.finish_reason} at {task.finish_time:.1f}[/]"
+                style = end_style(
+                    str(task.finish_reason),
+                    reached=task.time_to_target is not None,
+                    wanted=task.spec.target is not None,
+                )
+                text = f"{task.finish_reason} at {task.finish_time:.1f}"
+                end = f"[{style}]{text}[/]" if style else text
             else:
                 expected = expected_finish(task.curve, task.spec, self._limits.get(status.name))
                 end = "–" if expected is None else f"~{max(expected, run_metrics.now):.0f}"

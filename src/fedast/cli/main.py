@@ -23,6 +23,8 @@ from fedast.cli.commands.sweep import sweep
 from fedast.cli.commands.theory import theory
 from fedast.cli.commands.ui import ui
 from fedast.cli.commands.validate import validate
+from fedast.cli.errors import debug_option
+from fedast.cli.starting import enable
 
 _COMMANDS: tuple[click.Command, ...] = (
     demo, run, compare, sweep, ui, validate, catalogue, theory, bench,
@@ -33,6 +35,7 @@ _COMMANDS: tuple[click.Command, ...] = (
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="fedast")
+@debug_option
 def cli() -> None:
     """Train several models at once over one pool of federated clients.
 
@@ -46,4 +49,5 @@ for command in _COMMANDS:
 
 
 def main() -> None:
+    enable()
     cli()

@@ -18,6 +18,7 @@ from rich.console import Console
 from fedast.cli.live import LineView, LiveView
 from fedast.cli.loading import load_resolved
 from fedast.cli.logfiles import log_everything_to, log_to
+from fedast.cli.starting import over
 from fedast.cli.tables import result_table
 from fedast.cli.waiting import Waiting
 from fedast.federation.certificates import federation_of, visible
@@ -102,6 +103,7 @@ def serve(
 
 
 def run_client(path: str, *, servers: Sequence[str], creds: str, log: str | None = None) -> None:
+    over()
     from fedast.run.local_training import LocalTraining
     from fedast.run.serve import endpoint_of, take_part
 

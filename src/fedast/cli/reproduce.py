@@ -17,6 +17,8 @@ from rich.padding import Padding
 
 from fedast.cli.interrupt import interruptible
 from fedast.cli.loading import prepare_data
+from fedast.cli.report_runs import holds_runs, report_runs
+from fedast.cli.starting import over
 from fedast.config.load import check_running
 from fedast.parts.errors import ConfigError
 from fedast.records.files import write_atomically
@@ -85,6 +87,7 @@ def reproduce(
     have = {} if again else stored_runs(folder)
     missing = [job for job in wanted if job.identity not in have]
     console = Console(highlight=False, soft_wrap=True)
+    over()
     if not quiet:
         console.print(
             f"{len(wanted)} runs, {len(wanted) - len(missing)} of them are in {folder}: "
@@ -205,6 +208,12 @@ def report(
     from fedast.reproduce.tables import between_markers, markdown_table, summary
 
     place = Path(folder)
+    if holds_runs(place):
+        if names or update:
+            problem = "belongs to results of fedast reproduce; leave it out"
+            raise ConfigError("--update" if update else names[0], problem)
+        report_runs(place, page=page, columns=columns, as_json=as_json)
+        return
     kind = read_manifest(place)
     wanted = find_studies(names) if names else studies_with_runs(place, kind.scale, kind.settings)
     # A study's own figures are found beside its file.
@@ -213,6 +222,7 @@ def report(
         replace(results, columns=columns)
         for results in collect(wanted, place, kind.scale, kind.settings)
     ]
+    over()
     if as_json:
         table = [
             {"experiment": results.name, **asdict(row)}

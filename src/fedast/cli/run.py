@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
+from fedast.cli.ends import NOT_REACHED, ending_lines, missed, wanted
 from fedast.cli.interrupt import Stop, interruptible
 from fedast.cli.live import LineView, LiveView
 from fedast.cli.loading import (
@@ -23,10 +24,13 @@ from fedast.cli.loading import (
     silent,
     warn,
 )
+from fedast.cli.starting import over, say
 from fedast.cli.tables import result_table, saturation_warnings
 from fedast.cli.ui import new_folder, page_for
 from fedast.config.schema import RunConfig
+from fedast.core.protocol import Algorithm, Observer, Observers
 from fedast.parts.errors import ConfigError
+from fedast.records.metrics import RunMetrics
 from fedast.records.run import CONFIG
 
 if TYPE_CHECKING:
@@ -52,9 +56,6 @@ def run_config(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    from fedast.run.checkpointing import Every
-    from fedast.run.execute import execute, memory_notes
-
     config, found = load_noted(
         path,
         settings,
@@ -66,16 +67,21 @@ def run_config(
         track=track,
         note=silent if quiet else print_note,
     )
+    tasks = ", ".join(task.name or task.use for task in config.tasks)
+    say(f"{config.algorithm.name} with {tasks} over {config.simulation.clients} clients: preparing")
     if ui and out is None:
         out = new_folder()
     check_out(out, events)
+    from fedast.run.checkpointing import Every  # which load torch
+    from fedast.run.execute import data_notes, execute
+
     every = None if checkpoint_every is None else Every.parse(checkpoint_every)
     if every is not None and out is None:
         raise ConfigError("", "--checkpoint-every needs --out, the folder to write them to")
     prepare_data([config], offline)
     if not quiet:
         warn(found, config)
-        for note in memory_notes(config):
+        for note in data_notes(config):
             click.echo(note, err=True)
 
     def go(watch: Sequence[Watch], stop: Stop) -> Outcome:
@@ -136,13 +142,26 @@ def _show(
     title = f"{config.algorithm.name} · {config.simulation.clients} clients · seed {config.seed}"
     with page_for(out if ui else None) as page, interruptible() as stop:
         view = None if quiet or as_json else _view(console, title, config)
-        with view if isinstance(view, LiveView) else nullcontext():
-            outcome = go(() if view is None else (view.watch,), stop)
+        with ExitStack() as stack:
+
+            def begun(algorithm: Algorithm, run_metrics: RunMetrics) -> Observer:
+                over()
+                if view is None:
+                    return Observers(())
+                watching = view.watch(algorithm, run_metrics)
+                if isinstance(view, LiveView):
+                    stack.enter_context(view)
+                return watching
+
+            outcome = go((begun,), stop)
+        over()
         result = outcome.result
         if as_json:
             click.echo(json.dumps(result.to_json(), indent=2))
         else:
-            console.print(result_table(result, title))
+            console.print(result_table(result, title, wanted=wanted(config)))
+            for line in ending_lines(result, config):
+                console.print(line, style="bold red", markup=False, soft_wrap=True)
             if out is not None:
                 click.echo(f"Records: {out}")
         for line in saturation_warnings([result]):
@@ -152,6 +171,8 @@ def _show(
         elif stop.requested:
             sys.exit(130)
         page.stay()
+    if outcome.starved or missed(result, config):
+        sys.exit(NOT_REACHED)
 
 
 def _view(console: Console, title: str, config: RunConfig) -> LiveView | LineView:

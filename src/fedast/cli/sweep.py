@@ -14,6 +14,7 @@ from rich.console import Console
 
 from fedast.cli.interrupt import interruptible
 from fedast.cli.loading import check_every, check_out, prepare_data, trackers
+from fedast.cli.starting import over
 from fedast.cli.sweep_board import SweepBoard, point_text, trials_table
 from fedast.cli.ui import page_for
 from fedast.parts.errors import ConfigError
@@ -78,6 +79,7 @@ def sweep_file(
         there = read_trials(folder)
     jobs = jobs or (1 if dry_run else where_to.jobs())
     show = not (quiet or as_json)
+    over()
     if show or dry_run:
         _announce(wanted, checked, there, folder, jobs)
     if dry_run:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
+from fedast.cli.ends import end_style
 from fedast.records.run import ALL_TASKS, RunResult
 from fedast.report.compare import Comparison, Summary
 
@@ -28,7 +30,14 @@ def new_table(title: str, columns: Sequence[str], caption: str = "") -> Table:
     return table
 
 
-def result_table(result: RunResult, title: str, clock: str = "simulated time") -> Table:
+def result_table(
+    result: RunResult,
+    title: str,
+    clock: str = "simulated time",
+    *,
+    wanted: Collection[str] = (),
+) -> Table:
+    """``wanted`` are the tasks that are to reach a target."""
     table = new_table(
         title,
         ("task", "to target", "final", "loss", "rounds", "updates", "stale", "max", "end"),
@@ -45,7 +54,14 @@ def result_table(result: RunResult, title: str, clock: str = "simulated time") -
             str(task.updates),
             f"{task.staleness_mean:.1f}",
             str(task.staleness_max),
-            task.finish_reason,
+            Text(
+                task.finish_reason,
+                end_style(
+                    task.finish_reason,
+                    reached=task.time_to_target is not None,
+                    wanted=name in wanted,
+                ),
+            ),
         )
     return table
 

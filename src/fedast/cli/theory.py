@@ -13,6 +13,7 @@ from rich.console import Console
 from fedast.algorithms.sync_st import SyncST
 from fedast.algorithms.theory import Problem
 from fedast.cli.loading import load_noted
+from fedast.cli.starting import over
 from fedast.cli.tables import new_table
 from fedast.config.load import load
 from fedast.run.theory import Theory, theory
@@ -25,6 +26,7 @@ def run_theory(
     given = load(Path(path), settings, beside=("sync-st",)).algorithms
     sync = SyncST.model_validate(given.get("sync-st", {}))
     found = theory(config, problem, rounds, sync=sync)
+    over()
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2))
         return

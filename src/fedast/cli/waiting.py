@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from fedast.cli.starting import over
+
 _QUICK, _SLOW, _LONG = 2.0, 30.0, 30.0
 """Elsewhere: seconds between two lines, at first and when it has taken long."""
 
@@ -38,6 +40,7 @@ class Waiting:
         self._status: Status | None = None
 
     def __enter__(self) -> Waiting:
+        over()
         return self
 
     def __exit__(self, *exception: object) -> None:

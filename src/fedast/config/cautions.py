@@ -36,6 +36,20 @@ def cautions(
     return _waits_for_all(tasks, algorithm, simulation)
 
 
+def cautions_of_data(task: Task) -> list[tuple[str, str]]:
+    """Keys of a task that has its data, and what to know about them."""
+    most = max(map(len, task.partition), default=0)
+    if not task.trainable or task.training.batch_size <= most:
+        return []
+    return [
+        (
+            "batch_size",
+            f"is {task.training.batch_size}, but no client has more than {most} samples: every "
+            "batch repeats some of them; lower it",
+        )
+    ]
+
+
 def _cannot_move(tasks: Sequence[Task], specs: Sequence[TaskSpec]) -> list[tuple[str, str]]:
     """Realloc leaves every task R/b requests; together these may be all there are."""
     least, total = sum(map(least_requests, specs)), _in_all(tasks, specs)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedast.algorithms.options import ALGORITHMS
+from fedast.config import task_names
 from fedast.config.kinds import KINDS
 from fedast.config.renamed import FOLDED, line, renamed, renamed_path, translated, with_current_keys
 from fedast.config.schema import RunConfig, Simulation, TaskConfig
@@ -48,7 +49,7 @@ def load(
         table = with_current_keys(table, lambda key, new: old.append(line(key, new)))
         _algorithm_as_table(table)
         _check_not_twice(table)
-        apply_settings(table, settings, algorithm=algorithm, note=old.append)
+        apply_settings(table, settings, algorithm=algorithm, folder=path.parent, note=old.append)
         for text in dict.fromkeys([*old, *renamed(table)]):
             note(text)
         if seed is not None:
@@ -108,20 +109,26 @@ def apply_settings(
     settings: Sequence[str],
     *,
     algorithm: str | None = None,
+    folder: Path = Path(),
     note: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Apply settings and choose the algorithm, with its own table if there is one.
 
     The algorithm's options come from three places. ``algorithms.NAME`` applies whenever NAME runs,
-    and a setting of ``algorithm`` to whichever algorithm runs, so it comes last.
+    and a setting of ``algorithm`` to whichever algorithm runs, so it comes last. Settings of tasks
+    come after the others: what a task of the user's own is called is known when it is built, from
+    ``folder``, the seed and the number of clients.
     """
     _algorithm_as_table(table)
     running = algorithm or _chosen(settings) or _name(table)
     settings = [_renamed_setting(setting, str(running), note) for setting in settings]
     about = [s for s in settings if _path(s)[0] == "algorithm"]
+    of_tasks = [s for s in settings if _path(s)[0] == "tasks"]
     for setting in settings:
-        if setting not in about:
+        if setting not in about and setting not in of_tasks:
             apply_setting(table, setting)
+    for setting in of_tasks:
+        apply_setting(table, setting, folder)
     if algorithm is not None and _name(table) != algorithm:
         table["algorithm"] = {"name": algorithm}
     for setting in about:
@@ -211,10 +218,12 @@ def _keys(settings: Iterable[str], *where: str) -> list[str]:
     return found
 
 
-def apply_setting(table: dict[str, Any], setting: str) -> None:
+def apply_setting(table: dict[str, Any], setting: str, folder: Path = Path()) -> None:
     """``simulation.clients=50``; a task is addressed by its name or its number."""
     path, value = _path(setting), _value(setting)
     key = ".".join(path)
+    if path[0] == "tasks" and len(path) > 2:
+        path[1] = _known(table, path[1], key, folder)
     place: Any = table
     for part in path[:-1]:
         if isinstance(place, list):
@@ -296,7 +305,28 @@ def _value(setting: str) -> Any:
 def _entry(entries: list[Any], name: str, key: str) -> Any:
     if name.isdecimal() and int(name) < len(entries):
         return entries[int(name)]
-    names = [str(e.get("name", e.get("use", e.get("task", "")))) for e in entries]
+    names = _as_written(entries)
     if name in names:
         return entries[names.index(name)]
     raise ConfigError(key, f"there is no task {name!r}{nearest(name, filter(None, names))}")
+
+
+def _as_written(entries: Sequence[Any]) -> list[str]:
+    """What a file calls its tasks."""
+    return [
+        str(entry.get("name", entry.get("use", entry.get("task", ""))))
+        if isinstance(entry, Mapping)
+        else ""
+        for entry in entries
+    ]
+
+
+def _known(table: Mapping[str, Any], name: str, key: str, folder: Path) -> str:
+    """What a setting calls a task, as ``_entry`` takes it."""
+    entries = table.get("tasks")
+    if not isinstance(entries, list) or name.isdecimal() or name in _as_written(entries):
+        return name
+    called = task_names.names(table, _path_of(table), folder)
+    if name in called:
+        return str(called.index(name))
+    raise ConfigError(key, f"there is no task {name!r}{nearest(name, filter(None, called))}")

@@ -32,7 +32,7 @@ from fedast.algorithms.selection import Uniform
 from fedast.algorithms.sequential_fedavg import SequentialFedAvg
 from fedast.algorithms.sync_bayes_st import SyncBayesST
 from fedast.algorithms.sync_st import SyncST
-from fedast.config.cautions import cautions
+from fedast.config.cautions import cautions, cautions_of_data
 from fedast.config.load import names_own_code
 from fedast.config.notes import Note
 from fedast.config.plan import plan
@@ -77,6 +77,8 @@ def notes(tasks: Sequence[Task], algorithm: AlgorithmOptions, simulation: Simula
             *_in_server(task, algorithm),
         ]
         found += [Note(key, why, task.name) for key, why in own]
+    for task in () if algorithm.pools_data else tasks:
+        found += [Note(key, why, task.name, idle=False) for key, why in cautions_of_data(task)]
     defeating = cautions(settings, algorithm, simulation)
     return found + [Note(key, why, idle=False) for key, why in defeating]
 

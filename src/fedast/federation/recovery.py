@@ -8,12 +8,12 @@ from itertools import chain
 from typing import final
 
 from fedast.federation.event_file import EventFile
-from fedast.federation.faults import ServerFault, in_users_code
+from fedast.federation.faults import ServerFault
 from fedast.federation.snapshots import ControlPlane, Unusable
 from fedast.federation.state import ServerState
 from fedast.federation.write_ahead_log import Past, Start, WriteAheadLog, remedy
 from fedast.learner.replay import RecordingLearner, ReplayFailed
-from fedast.parts.registry import described
+from fedast.parts.blame import described, in_users_code
 from fedast.records.run import UnusableFolder
 from fedast.records.schedule import Schedule, ScheduleChain
 from fedast.version import __version__

@@ -26,10 +26,16 @@ class ConfigWarning(UserWarning):
     """A setting that has no effect, or defeats its own purpose: see ``no_effect``."""
 
 
+_TELLING = 4
+"""Letters from which on a part of a name tells which name is meant."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """'; did you mean ...?', or what there is."""
     known = sorted(known)
     close = difflib.get_close_matches(word, known, n=1)
+    if not close and len(word) >= _TELLING:  # fedavg: sequential-fedavg
+        close = [name for name in known if word.lower() in name.lower()][:1]
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; there are {', '.join(known)}" if known else ""

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar, final
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from fedast.parts.blame import placed
 from fedast.parts.errors import ConfigError, nearest
 from fedast.parts.options import Options
 from fedast.parts.parsing import UnknownKey, parse_section
@@ -254,7 +255,7 @@ def load_object(address: str, key: str) -> Any:
         found: Any = importlib.import_module(module_name)
     except Exception as error:  # missing, misspelled, or raising as it is imported
         raise ConfigError(
-            key, f"{address}: module {module_name!r} cannot be imported: {described(error)}"
+            key, f"{address}: module {module_name!r} cannot be imported: {placed(error)}"
         ) from error
     for step in name.split("."):
         try:
@@ -273,12 +274,6 @@ def make_importable(path: Sequence[str]) -> None:
             sys.path.insert(first, place)
     if here not in sys.path:
         sys.path.append(here)
-
-
-def described(error: Exception) -> str:
-    """An error in one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _package(entry: EntryPoint) -> str:

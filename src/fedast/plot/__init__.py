@@ -3,12 +3,12 @@
     runs = fedast.load("fedast-demo")
     fedast.plot.curves(runs).savefig("curves.pdf")
 
-Each takes a ``Run``, ``Runs`` or a list of runs, and draws those that have a result. Runs of one
-configuration with different seeds are one series: their mean, and how they spread. ``series``,
-``panel`` and ``x`` can be any key of the configuration (``"algorithm.first_k"``), ``"algorithm"``,
-``"run"`` or a function of the run. ``columns`` is how many columns of a paper the figure is as wide
-as, 1 or 2. An algorithm has the same colour in every figure. ``fedast compare`` and ``fedast
-report`` draw with the same functions.
+Each takes a ``Run``, ``Runs``, a list of runs or the folder of ``run`` or ``compare``, and draws
+those that have a result. Runs of one configuration with different seeds are one series: their mean,
+and how they spread. ``series``, ``panel`` and ``x`` can be any key of the configuration
+(``"algorithm.first_k"``), ``"algorithm"``, ``"run"`` or a function of the run. ``columns`` is how
+many columns of a paper the figure is as wide as, 1 or 2. An algorithm has the same colour in every
+figure. ``fedast compare`` and ``fedast report`` draw with the same functions.
 """
 
 from __future__ import annotations

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from fedast.analysis.runs import Run
-from fedast.plot.study import By, check_label, given, record_of, requests_of, study_of
+from fedast.plot.study import By, Given, check_label, given, record_of, requests_of, study_of
 from fedast.reproduce.figures.allocation import draw_allocation, steps_of
 from fedast.reproduce.figures.drawing import Columns, head
 from fedast.reproduce.figures.registry import find_figure
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def curves(
-    runs: Run | Sequence[Run],
+    runs: Given,
     *,
     series: By = None,
     panel: By = None,
@@ -36,7 +34,7 @@ def curves(
 
 
 def times(
-    runs: Run | Sequence[Run],
+    runs: Given,
     *,
     series: By = None,
     panel: By = None,
@@ -58,7 +56,7 @@ def times(
 
 
 def gains(
-    runs: Run | Sequence[Run],
+    runs: Given,
     *,
     series: By = None,
     baseline: str | None = None,
@@ -75,7 +73,7 @@ def gains(
 
 
 def race(
-    runs: Run | Sequence[Run],
+    runs: Given,
     ours: str,
     baseline: str,
     *,
@@ -92,7 +90,7 @@ def race(
 
 
 def tasks(
-    runs: Run | Sequence[Run],
+    runs: Given,
     *,
     series: By = None,
     panel: By = None,
@@ -104,7 +102,7 @@ def tasks(
 
 
 def dots(
-    runs: Run | Sequence[Run],
+    runs: Given,
     *,
     series: By = None,
     baseline: str | None = None,
@@ -123,7 +121,7 @@ def dots(
 
 
 def sweep(
-    runs: Run | Sequence[Run],
+    runs: Given,
     x: By,
     value: Literal["time", "rounds", "final"] = "time",
     *,
@@ -143,9 +141,7 @@ def sweep(
     return _drawn(f"sweep-{value}", study, title)
 
 
-def allocation(
-    runs: Run | Sequence[Run], *, series: By = None, columns: Columns = 2, title: str = ""
-) -> Figure:
+def allocation(runs: Given, *, series: By = None, columns: Columns = 2, title: str = "") -> Figure:
     """Active requests of every task over time: a panel for each series, its first seed.
 
     Full records must have been made with ``--events``, or only the first allocation is known.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedast.analysis.runs import Run
-from fedast.plot.study import By, given, labelled, ordered, variants
+from fedast.plot.study import By, Given, given, labelled, ordered, variants
 from fedast.records.run import EVENTS
 from fedast.report.looks import Look, looks
 from fedast.reproduce.figures.bars import Bar, BarPanel, draw_bars
@@ -41,7 +41,7 @@ class Shares:
 
 
 def participation(
-    runs: Run | Sequence[Run], *, series: By = None, columns: Columns = 2, title: str = ""
+    runs: Given, *, series: By = None, columns: Columns = 2, title: str = ""
 ) -> Figure:
     """How often clients of each speed take part: counted updates per client over the mean of all.
 
@@ -104,9 +104,7 @@ def _bar(label: str, values: Sequence[float]) -> Bar:
     return Bar(label, mean, f"{mean:.2f}", dots=dots)
 
 
-def staleness(
-    runs: Run | Sequence[Run], *, series: By = None, columns: Columns = 2, title: str = ""
-) -> Figure:
+def staleness(runs: Given, *, series: By = None, columns: Columns = 2, title: str = "") -> Figure:
     """How stale updates are, by task: the share of the counted updates with each staleness."""
     found = _logged(runs)
     labels = variants(found) if series is None else labelled(found, series)
@@ -161,7 +159,7 @@ def _draw_staleness(
     return figure
 
 
-def _logged(runs: Run | Sequence[Run]) -> list[Run]:
+def _logged(runs: Given) -> list[Run]:
     found = [run for run in given(runs) if run.has_events]
     if not found:
         raise ValueError(f"no run has {EVENTS}: make them with --events")

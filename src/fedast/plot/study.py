@@ -11,9 +11,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeAlias
 
-from fedast.analysis.runs import Run
+from fedast.analysis.runs import Run, load
 from fedast.parts.errors import nearest
 from fedast.records.compact import CompactRun
 from fedast.records.run import RunResult
@@ -21,6 +22,8 @@ from fedast.report.looks import display_name
 from fedast.reproduce.figures.drawing import Columns
 from fedast.reproduce.results import Axis, Key, Role, StudyResults
 
+Given: TypeAlias = Run | Sequence[Run] | str | Path
+"""What a figure is drawn from: a run, several, or the folder of ``run`` or ``compare``."""
 By: TypeAlias = str | Callable[[Run], object] | None
 """What tells runs apart: a key of the configuration ("algorithm.first_k"), "algorithm", "seed" or
 "run" (its name), or a function of the run."""
@@ -29,8 +32,10 @@ _APART = ("seed", "compute", "observers", "federation")
 """Tables and keys in which the runs of a variant may differ."""
 
 
-def given(runs: Run | Sequence[Run]) -> list[Run]:
+def given(runs: Given) -> list[Run]:
     """The runs that have a result."""
+    if isinstance(runs, str | Path):
+        runs = load(runs)
     all_runs = [runs] if isinstance(runs, Run) else list(runs)
     found = [run for run in all_runs if run.tasks]
     if not found:
@@ -40,7 +45,7 @@ def given(runs: Run | Sequence[Run]) -> list[Run]:
 
 
 def study_of(
-    runs: Run | Sequence[Run],
+    runs: Given,
     *,
     series: By = None,
     panel: By = None,

@@ -48,6 +48,16 @@ class _Section:
     variants: Sequence[_Variant]
 
 
+def environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("fedast.reproduce", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
 def write_page(
     path: Path,
     all_results: Sequence[StudyResults],
@@ -58,32 +68,29 @@ def write_page(
     folder: str,
 ) -> None:
     """``figures`` are PNG files by study and name; they become part of the page."""
-    environment = Environment(
-        loader=PackageLoader("fedast.reproduce", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    page = environment.get_template("report.html.jinja").render(
-        summary=summary(all_results),
-        scale=scale,
-        settings=settings,
-        verdict_text=verdict_text,
-        studies=[
-            _Section(
-                results,
-                rows_of(results),
-                [_figure(name, file) for name, file in figures.get(results.name, {}).items()],
-                [_variant(results, key, folder, scale) for key in results.folders],
-            )
-            for results in all_results
-        ],
+    page = (
+        environment()
+        .get_template("report.html.jinja")
+        .render(
+            summary=summary(all_results),
+            scale=scale,
+            settings=settings,
+            verdict_text=verdict_text,
+            studies=[
+                _Section(
+                    results,
+                    rows_of(results),
+                    [embedded(name, file) for name, file in figures.get(results.name, {}).items()],
+                    [_variant(results, key, folder, scale) for key in results.folders],
+                )
+                for results in all_results
+            ],
+        )
     )
     write_atomically(path, page)
 
 
-def _figure(name: str, file: Path) -> _Figure:
+def embedded(name: str, file: Path) -> _Figure:
     content = file.read_bytes()
     width = int.from_bytes(content[16:20], "big") * 96 // DPI  # the PNG's own, scaled to 96 dpi
     return _Figure(name, width, base64.b64encode(content).decode())

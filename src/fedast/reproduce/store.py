@@ -93,5 +93,6 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest(table["scale"], tuple(table["settings"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnusableFolder(
-            f"{folder}: holds no results of fedast reproduce (no readable {MANIFEST})"
+            f"{folder}: holds no results of fedast reproduce (no readable {MANIFEST}), "
+            "nor of run or compare"
         ) from error

@@ -125,8 +125,8 @@ class Variant:
             if scale == "quick":
                 make_quick(table)
             table["seed"] = seed
-            apply_settings(table, settings, algorithm=algorithm)
             folder = self.study.folder
+            apply_settings(table, settings, algorithm=algorithm, folder=folder)
             return resolve(parse(table, folder), folder)
         except ConfigError as error:
             raise error.within(", ".join((self.study.name, *self.key))) from None

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fedast.aggregation.calibration import size_text
+from fedast.config.cautions import cautions_of_data
 from fedast.config.identity import describe, differences, input_files, kept_name, listed
 from fedast.config.load import load
-from fedast.config.resolve import resolve
-from fedast.config.schema import RunConfig
+from fedast.config.notes import Note
+from fedast.config.resolve import options_of, resolve
+from fedast.config.schema import RunConfig, TaskConfig
 from fedast.learner.checkpoints import Checkpoint, newest
 from fedast.learner.replay import ReplayFailed
 from fedast.records import toml
@@ -191,13 +193,21 @@ def _go(
     return outcome
 
 
-def memory_notes(config: RunConfig) -> list[str]:
-    """What cached calibration of a resolved configuration needs, a line per task that uses it."""
-    sides = [task.calibration for task in config.tasks]  # None: what a user's own task says
-    if all(side is not None and side.use == "never" for side in sides):
+def data_notes(config: RunConfig) -> list[str]:
+    """What there is to say about a resolved configuration once its tasks have their data.
+
+    Data is loaded only where something may have to be said: if a task uses cached calibration, is
+    the user's own (then it is built already), or has larger batches than usual.
+    """
+    if not any(_worth_a_look(task, config) for task in config.tasks):
         return []
     notes = []
     for task in build_tasks(config):
+        if not config.algorithm.pools_data:
+            notes += [
+                f"warning: {Note(key, why, task.name, idle=False)}"
+                for key, why in cautions_of_data(task)
+            ]
         how = task.server.calibration
         if how.use == "never":
             continue
@@ -209,6 +219,14 @@ def memory_notes(config: RunConfig) -> list[str]:
         if need:
             notes.append(f"{task.name}: cached calibration keeps {size_text(need)}")
     return notes
+
+
+def _worth_a_look(task: TaskConfig, config: RunConfig) -> bool:
+    if task.calibration is None or task.calibration.use != "never":
+        return True
+    defaults = options_of(task, config).defaults
+    usual = None if defaults is None else defaults.training.batch_size
+    return usual is None or (task.batch_size or usual) > usual
 
 
 def _self_contained(config: RunConfig, out: Path) -> dict[str, Any]:

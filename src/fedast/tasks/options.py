@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field
 
+from fedast.parts.blame import placed
 from fedast.parts.options import Options
 from fedast.parts.parsing import parse_section
-from fedast.parts.registry import Registry, described
+from fedast.parts.registry import Registry
 from fedast.tasks.task import BadTask, Task, Training
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _built(kind: type[TaskOptions], given: str, clients: int, seed: int, name: s
     except BadTask:
         raise
     except Exception as error:  # whatever the user's own code raises
-        raise BadTask(f"{use}: {described(error)}") from error
+        raise BadTask(f"{use}: {placed(error)}") from error
     if not isinstance(task, Task):
         raise BadTask(f"{use}: returned {type(task).__name__}, not a fedast.Task")
     if len(task.partition) != clients:

@@ -22,6 +22,7 @@ from typing import TypeAlias, final
 import torch
 
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
+from fedast.parts.blame import placed
 from fedast.tasks.task import TrainingFailed
 from fedast.training.batched import BatchedTrainer
 from fedast.training.trainer import DeviceTask, Job, Update
@@ -199,7 +200,7 @@ def _work(
                 shared.buffers[slot].copy_(update.buffers)
             said: str | RequestId = request
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
+            said = placed(error)
         try:
             pipe.send(said)
         except OSError:

@@ -15,6 +15,7 @@ import torch
 
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.core.streams import Stream
+from fedast.parts.blame import place
 from fedast.tasks.dataset import Arrays, Dataset
 from fedast.tasks.metrics import RMSE, Accuracy, cross_entropy
 from fedast.tasks.task import BadTask, Indices, OutOfMemory, Task
@@ -139,7 +140,9 @@ class DeviceTask:
             try:
                 module = task.model()
             except Exception as error:  # whatever the user's own code raises
-                raise BadTask(f"task {task.name!r}: its model cannot be built: {error}") from error
+                raise BadTask(
+                    f"task {task.name!r}: its model cannot be built: {error}{place(error)}"
+                ) from error
         if not isinstance(module, torch.nn.Module):
             raise BadTask(
                 f"task {task.name!r}: model must build a torch.nn.Module, "
@@ -198,7 +201,9 @@ class DeviceTask:
                 ) from None
             except Exception as error:  # whatever the user's own code raises
                 said = " ".join(str(error).split())
-                raise BadTask(f"{name}: model, loss and {part} data do not fit: {said}") from error
+                raise BadTask(
+                    f"{name}: model, loss and {part} data do not fit: {said}{place(error)}"
+                ) from error
             if (
                 isinstance(self.task.metric, Accuracy)
                 and labels.shape != outputs.argmax(dim=1).shape

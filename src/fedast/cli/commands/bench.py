@@ -14,6 +14,7 @@ from fedast.cli.options import (
     precision_option,
     set_option,
 )
+from fedast.cli.starting import say
 
 
 @click.command()
@@ -40,6 +41,7 @@ from fedast.cli.options import (
 @reports_errors
 def bench(config: str | None, **options: Any) -> None:
     """Measure local training, with CONFIG's tasks or with models of the paper on random data."""
+    say("loading PyTorch")
     from fedast.cli.bench import run_bench
 
     run_bench(config, **options)

@@ -8,6 +8,7 @@ import click
 
 from fedast.cli.errors import reports_errors
 from fedast.cli.options import config_argument
+from fedast.cli.starting import say
 
 
 @click.command()
@@ -21,6 +22,7 @@ from fedast.cli.options import config_argument
 @reports_errors
 def client(config: str, **options: Any) -> None:
     """Take part in a federation with this machine's own data."""
+    say("loading PyTorch")
     from fedast.cli.programs import run_client
 
     run_client(config, **options)

@@ -8,6 +8,7 @@ import click
 
 from fedast.cli.errors import reports_errors
 from fedast.cli.options import json_option, quiet_option
+from fedast.cli.starting import say
 
 
 @click.group()
@@ -52,6 +53,7 @@ def list_cached(as_json: bool) -> None:
 @reports_errors
 def show(name: str, clients: int, seed: int, out: str | None, **options: Any) -> None:
     """Draw how a data set's labels spread over clients, client sizes, and examples."""
+    say("reading the data set")
     from fedast.cli.data import show_one
     from fedast.tasks.paper import MNIST
     from fedast.tasks.partitions import Dirichlet

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from fedast.cli.errors import reports_errors
+from fedast.cli.starting import over, say
 
 
 @click.command()
@@ -24,6 +25,9 @@ def export(run: Path, task: str, form: str, out: Path | None) -> None:
     state-dict is for torch.load and load_state_dict (the run's own .safetensors file holds the
     same), torch-export for torch.export.load without this package, onnx for any ONNX runtime.
     """
+    say("loading PyTorch")
     from fedast.run.export import export as write
 
-    click.echo(f"wrote {write(run, task, form, out)}")
+    written = write(run, task, form, out)
+    over()
+    click.echo(f"wrote {written}")

@@ -8,6 +8,7 @@ import click
 
 from fedast.cli.errors import reports_errors
 from fedast.cli.options import columns_option, folder_argument, json_option
+from fedast.cli.starting import say
 
 
 @click.command()
@@ -20,7 +21,11 @@ from fedast.cli.options import columns_option, folder_argument, json_option
 @json_option("Print the table as JSON only.")
 @reports_errors
 def report(folder: str, names: tuple[str, ...], **options: Any) -> None:
-    """Make figures, a table beside the paper's numbers and a page of the results in FOLDER."""
+    """Make figures, a table and a page of the results in FOLDER, of reproduce, run or compare.
+
+    Results of `fedast reproduce` stand beside the paper's numbers.
+    """
+    say("reading runs")
     from fedast.cli import reproduce as work
 
     work.report(folder, names, **options)

@@ -15,6 +15,7 @@ from fedast.cli.options import (
     quiet_option,
     set_option,
 )
+from fedast.cli.starting import say
 
 
 @click.command()
@@ -45,4 +46,5 @@ def reproduce(names: tuple[str, ...], list_only: bool, as_json: bool, **options:
     elif not names:
         raise click.UsageError("name an experiment (fedast reproduce --list), or all")
     else:
+        say("reading studies and the runs that are there")
         work.reproduce(names, **options)

@@ -8,6 +8,7 @@ import click
 
 from fedast.cli.errors import reports_errors
 from fedast.cli.options import config_argument, quiet_option, track_option
+from fedast.cli.starting import say
 
 
 @click.command()
@@ -26,6 +27,7 @@ from fedast.cli.options import config_argument, quiet_option, track_option
 @reports_errors
 def serve(config: str, **options: Any) -> None:
     """Run the FedAST server of a federation with the tasks of CONFIG."""
+    say("loading PyTorch")
     from fedast.cli.programs import serve as go
 
     go(config, **options)

@@ -6,6 +6,7 @@ import click
 
 from fedast.cli.errors import reports_errors
 from fedast.cli.options import config_argument, json_option, set_option
+from fedast.cli.starting import say
 
 
 @click.command()
@@ -27,6 +28,7 @@ def theory(
     config: str, rounds: int, settings: tuple[str, ...], as_json: bool, **known: float
 ) -> None:
     """What the paper's analysis says about CONFIG: learning rates, error terms, round times."""
+    say("simulating rounds, without training")
     from fedast.algorithms.theory import Problem
     from fedast.cli.theory import run_theory
 
