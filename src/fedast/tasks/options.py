@@ -137,6 +137,6 @@ def _from_function(name: str, function: Callable[..., Any]) -> type[TaskOptions]
 TASKS: Registry[TaskOptions] = Registry(
     "tasks",
     TaskOptions,  # type: ignore[type-abstract]
-    ["fedast.tasks.embedded", "fedast.tasks.paper"],
+    ["fedast.tasks.embedded", "fedast.tasks.paper", "fedast.tasks.adapters.options"],
     adapt=_from_function,
 )
