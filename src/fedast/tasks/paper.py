@@ -6,7 +6,6 @@ main text, "appendix" its section on the experimental set-up.
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -179,11 +178,11 @@ class Shakespeare(TaskOptions):
         import torch
 
         from fedast.tasks.data.shakespeare import WINDOW, windows
-        from fedast.tasks.data.sources import load
+        from fedast.tasks.data.sources import load, tell
         from fedast.tasks.dataset import Windows
         from fedast.tasks.partitions import natural
 
-        stored = load("shakespeare", _tell)
+        stored = load("shakespeare", tell)
         starts = np.array(stored.array("starts"))
         codes = torch.from_numpy(np.array(stored.array("codes")))
         parts = [windows(starts, role) for role in range(len(starts) - 1)]
@@ -236,10 +235,6 @@ class CIFAR100(ImageTask):
         return replace(super().build(clients, seed, name), augment=crop_and_flip)
 
 
-def _tell(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
-
-
 @lru_cache(maxsize=4)
 def _images(
     dataset: str, mean: tuple[float, ...], deviation: tuple[float, ...]
@@ -247,10 +242,10 @@ def _images(
     """(train, test), read once per process; kept as bytes and normalised batch by batch."""
     import torch
 
-    from fedast.tasks.data.sources import load
+    from fedast.tasks.data.sources import load, tell
     from fedast.tasks.dataset import Arrays
 
-    stored = load(dataset, _tell)
+    stored = load(dataset, tell)
 
     @lru_cache(maxsize=4)
     def constants(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

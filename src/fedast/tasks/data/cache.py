@@ -1,7 +1,8 @@
 """Where datasets live on this machine: complete and verified, or not there at all.
 
 A dataset is a folder of ``.npy`` files and a ``manifest.json`` that says where
-it came from and what each file's SHA-256 is. It is written under another name
+it came from and what each file's SHA-256 is; a base model is a folder of its own
+files and such a manifest. It is written under another name
 and renamed when it is complete, under a lock, so that two processes can fetch at
 the same time and a failure leaves nothing behind.
 """
@@ -14,7 +15,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,18 +99,39 @@ def store(
     name: str, arrays: Mapping[str, npt.NDArray[Any]], source: str, notes: Mapping[str, Any]
 ) -> Stored:
     """Put a complete dataset into the cache, replacing what was there."""
-    with scratch() as draft:
-        files = {}
+
+    def write(folder: Path) -> None:
         for key, array in arrays.items():
-            path = draft / f"{key}.npy"
-            np.save(path, array, allow_pickle=False)
-            files[path.name] = {"sha256": sha256(path), "size": path.stat().st_size}
+            np.save(folder / f"{key}.npy", array, allow_pickle=False)
+
+    return store_files(name, write, source, lambda folder: notes)
+
+
+def store_files(
+    name: str,
+    write: Callable[[Path], None],
+    source: str,
+    describe: Callable[[Path], Mapping[str, Any]],
+) -> Stored:
+    """Put a folder of files into the cache, replacing what was there.
+
+    ``write`` fills the folder, ``describe`` says what to remember about it.
+    """
+    with scratch() as draft:
+        write(draft)
+        notes = describe(draft)
+        files = {
+            path.name: {"sha256": sha256(path), "size": path.stat().st_size}
+            for path in sorted(draft.iterdir())
+        }
         manifest = {
             "format": FORMAT, "name": name, "source": source, "notes": notes, "files": files
         }  # fmt: skip
         (draft / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         folder, old = cache_folder() / name, draft.with_name(draft.name + "-old")
         draft.chmod(0o777 & ~_umask())  # others may share the cache
+        for file in files:
+            (draft / file).chmod(0o666 & ~_umask())
         if folder.exists():
             folder.rename(old)
         draft.rename(folder)

