@@ -173,8 +173,8 @@ def test_the_base_is_loaded_once_and_never_copied(place: Path) -> None:
 
 def test_it_learns(place: Path) -> None:
     task = _options(place, LoraClassifier, "encoder").build(CLIENTS, 1, NAME)
-    training = task.training.model_copy(update={"client_lr": 5e-3, "local_steps": 4})
-    task = replace(task, training=training, goal=Goal(target=0.95, max_rounds=60))
+    training = task.training.model_copy(update={"client_lr": 0.03})
+    task = replace(task, training=training, goal=Goal(target=0.85, max_rounds=30))
     outcome = simulate([task], FedASTDynamic(requests=6), Simulation(clients=CLIENTS), seed=1)
     assert outcome.result.tasks[NAME].finish_reason == "target"
 
@@ -192,15 +192,21 @@ trainer = "batched"
 use = "lora-causal-lm"
 name = "words"
 max_rounds = 4
-options = {{ base = "{place}/decoder", length = 16, lora = {{ r = 4, train = "B" }},
-            texts = {{ name = "json-lines", path = "{place}/texts.jsonl" }} }}
+[tasks.options]
+base = "{place}/decoder"
+length = 16
+lora = {{ r = 4, train = "B" }}
+texts = {{ name = "json-lines", path = "{place}/texts.jsonl" }}
 [[tasks]]
 use = "lora-classifier"
 name = "mood"
 max_rounds = 4
 client_lr = 0.005
-options = {{ base = "{place}/encoder", length = 16, lora = {{ r = 4 }},
-            texts = {{ name = "json-lines", path = "{place}/texts.jsonl" }} }}
+[tasks.options]
+base = "{place}/encoder"
+length = 16
+lora = {{ r = 4 }}
+texts = {{ name = "json-lines", path = "{place}/texts.jsonl" }}
 """
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from fedast.tasks.adapters.options import Kind, Precision
+from fedast.tasks.task import OutOfMemory
 
 CPU = torch.device("cpu")
 
@@ -144,6 +145,7 @@ class Base:
         return model  # type: ignore[no-any-return]
 
     def _load(self) -> nn.Module:
+        from safetensors import SafetensorError
         from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
         where, options = _where(self.name), _options()
@@ -157,15 +159,27 @@ class Base:
                     )
                 self.decoder = "CausalLM" in _architecture(self.config)
                 kind = AutoModelForCausalLM if self.decoder else AutoModel
-                model: Any = kind.from_pretrained(
-                    where, dtype=getattr(torch, self.dtype), **options
+                model, report = kind.from_pretrained(
+                    where, dtype=getattr(torch, self.dtype), output_loading_info=True, **options
                 )
         except BadBase:
             raise
-        except ImportError as error:
-            raise BadBase(f"base model {self.name!r}: {_line(error)}") from error
-        except (OSError, ValueError, KeyError) as error:
-            raise BadBase(f"base model {self.name!r} cannot be loaded: {_line(error)}") from error
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError, MemoryError,
+                SafetensorError) as error:  # fmt: skip
+            said = _line(error)
+            if isinstance(error, MemoryError) or "allocate memory" in said:
+                raise OutOfMemory(
+                    f"base model {self.name!r} does not fit into this machine's memory ({said})"
+                ) from None
+            if "mismatched_sizes" in said:
+                said = "its weights do not have the sizes that its config.json says"
+            raise BadBase(f"base model {self.name!r} cannot be loaded: {said}") from error
+        missing = sorted(report["missing_keys"])
+        if missing:  # transformers would go on with random ones
+            raise BadBase(
+                f"base model {self.name!r} cannot be loaded: its weights are incomplete, "
+                f"{len(missing)} are missing, such as {missing[0]}"
+            )
         self.config = model.config
         self.config.use_cache = False
         for parameter in model.parameters():

@@ -177,7 +177,7 @@ def adapter_model(
     frozen: tuple[str, ...] = (),
 ) -> torch.nn.Module:
     """Fresh adapters of a PEFT configuration (``LoraConfig(...).to_dict()``) over a base model,
-    for a ``Task`` of your own: ``model=partial(adapter_model, "minilm-l6", "classification", ...)``.
+    for a ``Task`` of your own: ``partial(adapter_model, "minilm-l6", "classification", ...)``.
 
     ``frozen``: adapters that are not trained, by a part of their names."""
     from fedast.tasks.adapters.base import base_of
