@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "==> Making $(VENV) and installing fedast with its pinned dependencies (a few minutes)"
 	@$(PYTHON) -c 'import sys; sys.exit("fedast needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hf,deploy,export,sweep,ui]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hf,deploy,export,sweep,ui,llm]'
 	@touch $(STAMP)
 
 demo: $(STAMP)

@@ -16,6 +16,7 @@ from fedast.parts.registry import Registry
 from fedast.records.observers import OBSERVERS
 from fedast.sim.availability import AVAILABILITY
 from fedast.sim.delays import DELAYS
+from fedast.tasks.adapters.texts import TEXTS
 from fedast.tasks.client_optimizers import CLIENT_OPTIMIZERS
 from fedast.tasks.metrics import METRICS
 from fedast.tasks.options import TASKS
@@ -37,6 +38,7 @@ KINDS: Mapping[str, Registry[Any]] = {
         TASKS,
         METRICS,
         PARTITIONS,
+        TEXTS,
         TRAINERS,
         OBSERVERS,
         TRANSPORTS,

@@ -257,17 +257,18 @@ class ServerModels:
             assert device_task.task.final_test is not None
             dataset = device_task.task.final_test.to(self._device)
         while True:
+            batch = min(self._test_batch, device_task.task.test_batch or self._test_batch)
             try:
                 self._inferences[task].load(vector)
-                return measure(device_task, self._inferences[task], dataset, self._test_batch)
+                return measure(device_task, self._inferences[task], dataset, batch)
             except torch.OutOfMemoryError:
-                if self._test_batch < 2:
+                if batch < 2:
                     raise OutOfMemory(
                         f"task {task!r}: not even one test sample fits into the device's memory; "
                         'set compute.device = "cpu"'
                     ) from None
             torch.cuda.empty_cache()
-            self._test_batch //= 2
+            self._test_batch = batch // 2
 
     def _deltas(self, task: TaskName, updates: Iterable[Update]) -> torch.Tensor:
         """One row per update. Older checkpoints and clients append differences of buffers, which

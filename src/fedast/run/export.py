@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -24,8 +25,8 @@ _SAMPLES = 2
 
 
 def export(folder: Path, task: TaskName, form: str, out: Path | None = None) -> Path:
-    """Write a task's model as ``form``, one of ``FORMS``; the file. Without ``out`` it goes beside
-    the model in the run's folder."""
+    """Write a task's model as ``form``, one of ``FORMS``; the file or folder. Without ``out`` it
+    goes beside the model in the run's folder."""
     suffix, write = FORMS[form]
     model = load_model(folder, task)
     path = folder / MODELS / f"{task}{suffix}" if out is None else out
@@ -35,8 +36,12 @@ def export(folder: Path, task: TaskName, form: str, out: Path | None = None) -> 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch's exporters, about their own insides
             write(model, _Example(folder, task), draft)
+        if draft.is_dir() and path.is_dir():
+            shutil.rmtree(path)
         draft.replace(path)
     finally:
+        if draft.is_dir():
+            shutil.rmtree(draft)
         draft.unlink(missing_ok=True)
     return path
 
@@ -93,10 +98,19 @@ def _onnx(model: torch.nn.Module, example: _Example, path: Path) -> None:
     )
 
 
+def _peft(model: torch.nn.Module, example: _Example, path: Path) -> None:
+    from fedast.tasks.adapters.module import AdapterModel
+
+    if not isinstance(model, AdapterModel):
+        raise ConfigError("--to peft", "this task trains a whole model, not adapters over a base")
+    model.save_pretrained(path)
+
+
 Write = Callable[["torch.nn.Module", _Example, Path], None]
 FORMS: Mapping[str, tuple[str, Write]] = {
     "state-dict": (".pt", _state_dict),
     "torch-export": (".pt2", _torch_export),
     "onnx": (".onnx", _onnx),
+    "peft": ("-adapter", _peft),
 }
-"""By name: the suffix of the file, and what writes it."""
+"""By name: the suffix of the file or folder, and what writes it."""

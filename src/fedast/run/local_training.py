@@ -85,7 +85,8 @@ class LocalTraining:
         device_task, held = self._device_tasks[task], self._held[task]
         model = ModuleInference(device_task)
         model.load(torch.from_numpy(vector))
-        return measure(device_task, model, device_task.train, 2000, held), len(held)
+        batch = device_task.task.test_batch or 2000
+        return measure(device_task, model, device_task.train, batch, held), len(held)
 
     def samples(self, task: TaskName) -> int:
         held = self._held.get(task)

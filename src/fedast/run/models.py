@@ -150,7 +150,17 @@ import fedast
 model = fedast.load("RUN").model({task!r})
 ```
 
-Without it, into a module of the same structure:
+{_without_fedast(task, module, file)}"""
+
+
+def _without_fedast(task: TaskName, module: torch.nn.Module, file: str) -> str:
+    from fedast.tasks.adapters.module import AdapterModel
+
+    if isinstance(module, AdapterModel):
+        return f"""Without it: these are adapters over the base model `{module.design.base.name}`.
+`fedast export RUN {task} --to peft` writes them as a folder for `PeftModel.from_pretrained`.
+"""
+    return f"""Without it, into a module of the same structure:
 
 ```python
 from safetensors.torch import load_model

@@ -137,7 +137,8 @@ class Task:
     object, which it becomes. ``augment`` changes training inputs batch by batch, at random (with
     torch's generator, which is seeded for each request). ``step_cost`` is the
     relative work of one local step, for the simulated delays. ``server`` says
-    what the server does with the updates of a round.
+    what the server does with the updates of a round. ``test_batch`` is the most
+    test samples that go through the model at once, for models with large outputs.
 
     ``model``, ``train``, ``test`` and ``partition`` may be left out together. Such a task has
     settings only: a run can be planned from it before any data is loaded, but not trained.
@@ -157,6 +158,7 @@ class Task:
     goal: Goal = field(default_factory=Goal)
     allocation: Allocation = field(default_factory=Allocation)
     server: ServerSide = field(default_factory=ServerSide)
+    test_batch: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -167,6 +169,8 @@ class Task:
             self._refuse(str(error))
         if not (self.step_cost > 0 and np.isfinite(self.step_cost)):
             self._refuse(f"step_cost must be positive, got {self.step_cost}")
+        if self.test_batch is not None and self.test_batch < 1:
+            self._refuse(f"test_batch must be at least 1, got {self.test_batch}")
         given = {
             "model": self.model is not _no_model,
             "train": self.train is not None,
