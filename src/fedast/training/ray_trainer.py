@@ -401,7 +401,7 @@ class RayTrainer:
         return number
 
     def _prune(self) -> None:
-        needed = {key[4] for key in self._units}
+        needed = {key[4] for unit in self._units.values() for key, _ in unit.jobs}
         needed |= {key[4] for group in self._open.values() for key, _ in group}
         for _, units in self._running.values():
             needed |= {unit.piece[0] for unit in units if unit.piece}
