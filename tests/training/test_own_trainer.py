@@ -130,7 +130,7 @@ def test_from_python(tmp_path: Path, counting: ModuleType) -> None:
 
 def test_it_is_listed_and_can_be_pickled(counting: ModuleType) -> None:
     listed = {part.name: part for part in TRAINERS.listed()}
-    assert list(listed) == ["serial", "processes", "batched", "counting"]
+    assert list(listed) == ["serial", "processes", "batched", "ray", "counting"]
     assert listed["counting"].source == "my_trainers"
     by_address = TRAINERS.parse("my_trainers:CountingTrainer", "compute.trainer")
     again = pickle.loads(pickle.dumps(by_address))
