@@ -119,8 +119,9 @@ $(CLUSTER)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 cluster: $(CLUSTER)/.installed
-	@echo "==> Runs on a real Ray of three nodes and on submitit's local executor, with faults"
+	@echo "==> Runs on a real Ray of three nodes and on submitit's local executor, with faults; then speed"
 	$(CLUSTER)/bin/python -m pytest -m cluster -s tests/cluster
+	$(CLUSTER)/bin/python benchmarks/cluster.py --net fashion-mnist --seconds 10 --times 1 --runs 16
 
 # Their pins clash with ours (Trackio wants an older pillow, MLflow an older pyarrow).
 TRACKERS := .venv-trackers

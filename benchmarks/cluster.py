@@ -18,6 +18,7 @@ by processor time counts all of Ray's processes, and is steadier where others us
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import os
@@ -85,7 +86,7 @@ def child(name: str, rate: float = 0.0, prefix: tuple[str, ...] = ()) -> dict[st
 
 def in_turn(kinds: list[str], times: int, rate: float = 0.0) -> dict[str, dict[str, float]]:
     """The median of each number of each kind."""
-    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
     for number in range(times):
         for kind in kinds:
             one = child(kind, rate)
@@ -95,8 +96,11 @@ def in_turn(kinds: list[str], times: int, rate: float = 0.0) -> dict[str, dict[s
                 f"processor {1e3 * one['cpu']:8.1f} ms each",
                 flush=True,
             )
+    digests = {one["digest"] for ones in found.values() for one in ones if "digest" in one}
+    if digests:
+        print(f"  all runs ended with the same model: {len(digests) == 1}")
     return {
-        kind: {key: statistics.median(one[key] for one in ones) for key in ones[0]}
+        kind: {key: statistics.median(one[key] for one in ones) for key in ("rate", "cpu")}
         for kind, ones in found.items()
     }
 
@@ -202,14 +206,14 @@ def processor_time() -> float:
     return sum(t.user + t.system for t in times)
 
 
-def whole_run(options: argparse.Namespace, trainer: dict[str, Any]) -> dict[str, float]:
+def whole_run(options: argparse.Namespace, trainer: dict[str, Any]) -> dict[str, Any]:
     from fedast import FedASTStatic
 
     requests, buffer = 6 * options.workers, options.workers
     rounds = max(10, int(1.25 * options.seconds * options.rate / buffer))
     task = replace(net(options.net), goal=Goal(max_rounds=rounds, evaluate_every=10**6))
     clock = Clock(rounds)
-    simulate(
+    outcome = simulate(
         [task],
         FedASTStatic(requests=requests, ratio=6),
         simulation=Simulation(clients=len(task.partition)),
@@ -218,14 +222,16 @@ def whole_run(options: argparse.Namespace, trainer: dict[str, Any]) -> dict[str,
         watch=[lambda algorithm, metrics: clock],
         noted=True,
     )
-    return clock.found()
+    state = outcome.models[task.name].state_dict()
+    digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in state.values()))
+    return {**clock.found(), "digest": digest.hexdigest()[:16]}
 
 
-def processes(options: argparse.Namespace) -> dict[str, float]:
+def processes(options: argparse.Namespace) -> dict[str, Any]:
     return whole_run(options, {"name": "processes"})
 
 
-def ray(options: argparse.Namespace) -> dict[str, float]:
+def ray(options: argparse.Namespace) -> dict[str, Any]:
     own_ray(options.workers)
     return whole_run(options, {"name": "ray", "actors": options.workers})
 
@@ -234,6 +240,7 @@ def own_ray(cores: int) -> None:
     from fedast.training.ray_connection import require_ray
 
     require_ray()
+    os.environ["RAY_worker_niceness"] = "0"  # (15 by default: others on the machine come first)
     import ray
 
     ray.init(
@@ -337,6 +344,7 @@ def bytes_sent(options: argparse.Namespace) -> dict[str, float]:
 
     subprocess.run(["ip", "link", "set", "lo", "up"], check=False, capture_output=True)
     require_ray()
+    os.environ["RAY_worker_niceness"] = "0"
     import ray
     from ray.cluster_utils import Cluster
 

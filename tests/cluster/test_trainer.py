@@ -133,7 +133,7 @@ def test_batches_do_not_depend_on_the_actors_nor_on_a_resumption(tmp_path: Path)
     def stop() -> bool:
         nonlocal asked
         asked += 1
-        return asked > 400
+        return asked > 120
 
     run(tmp_path / "2", trainer.format(2), stop=stop, every=Every.parse("1000"))
     resume(tmp_path / "2")

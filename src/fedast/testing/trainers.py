@@ -5,6 +5,7 @@
 - It is the serial trainer's, up to rounding: delta, mean loss and running statistics. (Where a
   model draws random numbers, as with dropout, it may draw others.)
 - The same jobs given to a new trainer with the same seed give the same bits: a run can be repeated.
+- A schedule of the learning rate goes by the round of the base model.
 - Updates come in the order of the jobs, also if there are more than ``limit``. Base models and
   earlier updates are left alone, and so is torch's global generator.
 - ``close`` may be called twice.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +26,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedast.tasks.client_optimizers import SGD, Schedule
 from fedast.tasks.dataset import Arrays
 from fedast.tasks.task import Task, Training
 from fedast.training.options import TRAINERS, Resources, TrainerOptions
@@ -124,6 +127,19 @@ class TrainerContract:
             size = draw.randint(1, len(jobs))
             group, jobs = jobs[:size], jobs[size:]
             self.agree(trainer.train(kind, group), [wanted[job.request] for job in group])
+
+    def test_a_schedule_goes_by_the_round_of_the_base_model(self) -> None:
+        schedule = Schedule(use="linear", rounds=10)
+        task = _task("plain")
+        training = task.training.model_copy(update={"client_optimizer": SGD(schedule=schedule)})
+        task = replace(task, training=training)
+        device_tasks = {"plain": DeviceTask.build(task, SEED, self.device)}
+        base = device_tasks["plain"].model.read()
+        jobs = [Job(1, 2, base, version) for version in (0, 5, 9)]
+        wanted = SerialTrainer(device_tasks, SEED).train("plain", jobs)
+        assert _off_by(wanted[1].delta, wanted[0].delta) > 1e-6
+        with self.built(device_tasks) as trainer:
+            self.agree(trainer.train("plain", jobs), wanted)
 
     def test_other_tasks_change_no_update(
         self, device_tasks: dict[str, DeviceTask], trainer: Trainer

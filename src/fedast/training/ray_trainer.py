@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
@@ -24,6 +24,7 @@ from fedast.core.protocol import RequestId, TaskName
 from fedast.tasks.task import TrainingFailed
 from fedast.training.nodes import Facts, my_facts, problems
 from fedast.training.ray_connection import check_nodes, connect, last_line, require_ray
+from fedast.training.ray_versions import SentVersions, full, gone, reason, stored
 from fedast.training.ray_worker import Piece, Post, Settings, Sheet, TrainingActor, unpacked
 from fedast.training.trainer import DeviceTask, Job, Update
 
@@ -31,14 +32,11 @@ _log = logging.getLogger(__name__)
 
 _AHEAD = 2
 """Messages that an actor has at a time: one in work, one waiting."""
-_IDLE = 2**26
-"""Bytes of versions that are kept although no job needs them, in case that later ones do."""
 _TRIES = 10
 """A unit whose actor is lost so many times has failed: perhaps it is what kills them."""
 _PATIENCE = 600.0
 """Seconds without any actor, after which the cluster is taken to have no room."""
 
-_Place: TypeAlias = tuple[int, int, int]
 _Key: TypeAlias = tuple[TaskName, RequestId, int, int, int]
 
 
@@ -105,7 +103,8 @@ class RayTrainer:
         settings = Settings(seed, "cuda" if gpus else "cpu", shard if together else None, precision)
         self._kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(TrainingActor)
         tasks = {name: device_task.task for name, device_task in device_tasks.items()}
-        self._given = self._put(tasks), self._put(settings)
+        self._versions = SentVersions()
+        self._given = stored(tasks), stored(settings)
         self._hands: list[_Hand] = []
         self._starting: dict[Any, Any] = {}
         """Actors that there was no room for yet, by what is there when they have started."""
@@ -116,9 +115,6 @@ class RayTrainer:
         self._units: dict[_Key, _Unit] = {}
         self._open: dict[TaskName, list[tuple[_Key, Job]]] = {name: [] for name in device_tasks}
         """Batches that are not full yet."""
-        self._versions: OrderedDict[int, tuple[_Place, torch.Tensor, Any]] = OrderedDict()
-        self._numbers: dict[_Place, int] = {}
-        self._next = 0
         self._alone = time.monotonic()
         self.sent = {"versions": 0, "messages": 0}
         """How many went to actors so far."""
@@ -183,7 +179,7 @@ class RayTrainer:
     def spread(
         self, task: TaskName, model: torch.Tensor, function: Piece, pieces: Sequence[Any]
     ) -> list[Any]:
-        base = self._number(model)
+        base = self._versions.number(model)
         units = [_Unit(task, (), (base, function, what)) for what in pieces]
         self._queue.extend(units)
         self._wait(units)
@@ -202,7 +198,7 @@ class RayTrainer:
     # Units.
 
     def _key(self, task: TaskName, job: Job) -> _Key:
-        return task, job.request, job.client, job.version, self._number(job.base)
+        return task, job.request, job.client, job.version, self._versions.number(job.base)
 
     def _add(self, unit: _Unit) -> None:
         for key, _ in unit.jobs:
@@ -216,6 +212,14 @@ class RayTrainer:
     def _forget(self, key: _Key) -> None:
         unit = self._units.pop(key)
         unit.wanted.discard(key)  # (what nobody wants is not sent)
+
+    def _prune(self) -> None:
+        """Forget the versions that no job needs."""
+        needed = {key[4] for unit in self._units.values() for key, _ in unit.jobs}
+        needed |= {key[4] for group in self._open.values() for key, _ in group}
+        for _, units in self._running.values():
+            needed |= {unit.piece[0] for unit in units if unit.piece}
+        self._versions.prune(needed)
 
     def _wait(self, units: Iterable[_Unit]) -> None:
         left = [unit for unit in units if unit.found is None]
@@ -244,9 +248,9 @@ class RayTrainer:
             if ready:
                 self._fill()
         except (self._ray.exceptions.RaySystemError, self._ray.exceptions.RpcError) as error:
-            raise _gone(error) from None
+            raise gone(error) from None
         except ConnectionError as error:
-            raise _gone(error) from None
+            raise gone(error) from None
         if self._hands:
             self._alone = time.monotonic()
         elif time.monotonic() - self._alone > _PATIENCE:
@@ -290,8 +294,8 @@ class RayTrainer:
         else:
             needed = {key[4] for unit in units for key, _ in unit.jobs}
         new = tuple(sorted(needed - hand.has))
-        forget = tuple(hand.has - self._versions.keys())
-        references = [self._versions[number][2] for number in new]
+        forget = tuple(hand.has - self._versions.kept())
+        references = [self._versions.reference(number) for number in new]
         hand.has = hand.has - set(forget) | set(new)
         post = Post(new, forget)
         if units[0].piece:
@@ -316,10 +320,10 @@ class RayTrainer:
         try:
             found = self._ray.get(reference)
         except (errors.ObjectStoreFullError, errors.OutOfDiskError) as error:
-            raise _full(error) from None
+            raise full(error) from None
         except errors.RayTaskError as error:
             if isinstance(error.cause, errors.ObjectStoreFullError | errors.OutOfDiskError):
-                raise _full(error.cause) from None
+                raise full(error.cause) from None
             for unit in units:
                 unit.found = TrainingFailed(f"task {unit.task}: {error.cause or last_line(error)}")
             return
@@ -344,13 +348,13 @@ class RayTrainer:
             if unit.tries >= _TRIES:
                 what = f"request {unit.jobs[0][1].request}" if unit.jobs else "an evaluation"
                 unit.found = TrainingFailed(
-                    f"{what}: Ray lost its actor {_TRIES} times ({_reason(error)})"
+                    f"{what}: Ray lost its actor {_TRIES} times ({reason(error)})"
                 )
             else:
                 unit.waiting = True
                 self._front.appendleft(unit)
         if hand in self._hands:  # its other message comes back in the same way
-            _log.warning("an actor of Ray is lost (%s); another one trains", _reason(error))
+            _log.warning("an actor of Ray is lost (%s); another one trains", reason(error))
             self._hands.remove(hand)
             self._ray.kill(hand.actor)
             self._start()
@@ -385,59 +389,6 @@ class RayTrainer:
         self._facts = nodes
         self._hands.append(_Hand(actor))
 
-    # Versions.
-
-    def _number(self, base: torch.Tensor) -> int:
-        """A version in the object store. The tensor is kept with it, so that its place in memory
-        stays its own and tells it from others."""
-        key = base.data_ptr(), base.numel(), base._version
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = self._next
-            self._next += 1
-            self._versions[number] = key, base, self._put(base.detach().cpu().numpy())
-        else:
-            self._versions.move_to_end(number)
-        return number
-
-    def _prune(self) -> None:
-        needed = {key[4] for key in self._units}
-        needed |= {key[4] for group in self._open.values() for key, _ in group}
-        for _, units in self._running.values():
-            needed |= {unit.piece[0] for unit in units if unit.piece}
-        room = _IDLE
-        for number in [number for number in reversed(self._versions) if number not in needed]:
-            key, base, _ = self._versions[number]
-            room -= base.numel() * base.element_size()
-            if room < 0:
-                del self._versions[number], self._numbers[key]
-
-    def _put(self, value: Any) -> Any:
-        errors = self._ray.exceptions
-        try:
-            return self._ray.put(value)
-        except (errors.ObjectStoreFullError, errors.OutOfDiskError) as error:
-            raise _full(error) from None
-
 
 def _row(key: _Key, job: Job) -> tuple[RequestId, int, int, int]:
     return job.request, job.client, job.version, key[4]
-
-
-def _reason(error: Exception) -> str:
-    return type(error).__name__
-
-
-def _full(error: Exception) -> TrainingFailed:
-    return TrainingFailed(
-        f"Ray's object store is full ({_reason(error)}); make room in memory or on the disk it "
-        "spills to (ray memory, df), or start Ray with a larger --object-store-memory; then go on "
-        "from the newest checkpoint"
-    )
-
-
-def _gone(error: Exception) -> TrainingFailed:
-    return TrainingFailed(
-        f"Ray does not answer any more ({_reason(error)}); start it again, and go on from the "
-        "newest checkpoint"
-    )
