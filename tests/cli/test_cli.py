@@ -276,6 +276,7 @@ def test_ctrl_c_leaves_complete_records(tmp_path: Path, command: str) -> None:
     assert [e["event"] for e in events].count("finish") == 2
 
 
+@pytest.mark.slow
 def test_demo_is_packaged_and_runs(tmp_path: Path) -> None:
     done = fedast("demo", "--seeds", "1", "--out", str(tmp_path / "demo"), "--json")
     assert done.returncode == 0, done.stderr

@@ -32,6 +32,7 @@ def finish(field: Field) -> None:
     assert counts["drop invalid"] == 0
 
 
+@chaos
 def test_streams_deleted_while_it_trains(tmp_path: Path) -> None:
     with Field(tmp_path, rounds=80) as field:
         field.start_all()

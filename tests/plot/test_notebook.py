@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 
+@pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As in a shell in which the environment of fedast is active.
     monkeypatch.setenv(

@@ -205,9 +205,8 @@ def test_a_study_may_not_have_the_name_of_one_of_the_papers(tmp_path: Path) -> N
     assert "rename the file" in fedast("reproduce", tmp_path / "first-k.toml").output
 
 
-@pytest.mark.parametrize("name", ["heterogeneous", "buffer-two-tasks"])
-def test_studies_run_at_quick_scale(name: str, tmp_path: Path) -> None:
-    run_quick([name], tmp_path / "results")
+def test_a_study_of_the_paper_runs_at_quick_scale(tmp_path: Path) -> None:
+    run_quick(["buffer-two-tasks"], tmp_path / "results")
 
 
 @pytest.mark.slow
@@ -264,17 +263,14 @@ def test_published_runs_are_runs_of_the_studies() -> None:
 
 
 def test_the_published_tables_are_current(tmp_path: Path) -> None:
-    for name in ("README.md", "docs/results.md"):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text((REPOSITORY / name).read_text())
+    name = "docs/results.md"
+    copy = tmp_path / name
+    copy.parent.mkdir()
+    copy.write_text((REPOSITORY / name).read_text())
     (tmp_path / "results").symlink_to(REPOSITORY / "results")
-    files = [tmp_path / "README.md", tmp_path / "docs" / "results.md"]
-    done = fedast("report", tmp_path / "results", "--no-page",
-                  *(part for file in files for part in ("--update", file)))  # fmt: skip
+    done = fedast("report", tmp_path / "results", "--no-page", "--update", copy)
     assert done.exit_code == 0, done.output
-    for name, file in zip(("README.md", "docs/results.md"), files, strict=True):
-        assert file.read_text() == (REPOSITORY / name).read_text(), "run make results"
+    assert copy.read_text() == (REPOSITORY / name).read_text(), "run make results"
 
 
 def test_markers() -> None:

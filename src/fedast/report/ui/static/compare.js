@@ -140,7 +140,7 @@ export function compareView({ query }) {
       h("div", { class: "bar-groups" }, rows.map(([name, times]) => h("div", {}, h("h3", {}, name),
         bars(found.groups.map((group, index) => ({ time: times[index], group, index })).slice(0, 60).map(({ time, group, index }) => ({
           label: label(group), ...style[index], swatch: true, value: time.mean, deviation: time.deviation,
-          text: time.mean === null ? `not reached (0 of ${time.runs})` : `${number(time.mean)}${time.deviation ? ` ± ${number(time.deviation, 2)}` : ""} (${time.reached} of ${time.runs})`,
+          text: time.mean === null ? `0 of ${time.runs} reached it` : `${number(time.mean)}${time.deviation ? ` ± ${number(time.deviation, 2)}` : ""} (${time.reached} of ${time.runs})`,
         })), { most })))),
       h("h3", {}, "Latest value"),
       h("div", { class: "scroll" }, h("table", { class: "small" },
