@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 import generate
@@ -19,10 +20,17 @@ def _is_section(thing: object) -> bool:
 def signature(
     app: Sphinx, what: str, name: str, thing: Any, options: Any, given: str, returned: str
 ) -> tuple[str, str] | None:
-    """Options classes take keywords; what each may be is in the list of fields."""
-    if not _is_section(thing):
-        return None
-    return "(" + ", ".join(f"{field}=…" for field in thing.model_fields) + ")", ""
+    """Options and data classes by the names of their fields, which the text explains."""
+    if _is_section(thing):
+        return "(" + ", ".join(f"{field}=…" for field in thing.model_fields) + ")", ""
+    if isinstance(thing, type) and is_dataclass(thing):
+        missing = (MISSING, MISSING)
+        names = [
+            field.name if (field.default, field.default_factory) == missing else f"{field.name}=…"
+            for field in fields(thing)
+        ]
+        return "(" + ", ".join(names) + ")", ""
+    return None
 
 
 def docstring(
@@ -38,6 +46,7 @@ def docstring(
         meaning = " ".join((info.description or "").split())
         kind, default = generate.kind_of(info), generate.default_of(info)
         tail = {"–": "", "required": ", required"}.get(default, f", default {default}")
-        lines.append(f":param {field}: {meaning} ({kind}{tail})".replace("\\|", "|"))
+        said = f"{meaning} ({kind}{tail})" if meaning else f"{kind}{tail}"
+        lines.append(f":param {field}: {said}".replace("\\|", "|"))
     if inspect.isabstract(thing):
         lines += ["", "A base class: derive from it to add a part of your own."]

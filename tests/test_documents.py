@@ -169,7 +169,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_every_page_has_its_place_in_the_site() -> None:
     index = text_of("docs/index.md")
     trees = re.findall(r"^```{toctree}\n(.*?)^```$", index, re.DOTALL | re.MULTILINE)
-    places = [line for tree in trees for line in tree.split() if not line.startswith(":")]
+    lines = [line for tree in trees for line in tree.splitlines() if not line.startswith(":")]
+    places = [re.sub(r"^.*<(.+)>$", r"\1", line) for line in lines]  # Title <page>
     pages = [
         page.relative_to(DOCS).with_suffix("").as_posix()
         for page in PAGES

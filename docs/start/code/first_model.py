@@ -43,7 +43,7 @@ if __name__ == "__main__":
     tasks = [wine(20, seed=1), cancer(20, seed=1)]
     algorithm = FedASTDynamic(requests=12, ratio=3, server_lr=0.5)
     outcome = simulate(tasks, algorithm, Simulation(clients=20), seed=1)
-    for name, result in outcome.result.tasks.items():
-        print(f"{name}: {result.metric} {result.final:.3f} at time {result.time_to_target:.1f}")
+    for name, done in outcome.result.tasks.items():
+        print(f"{name}: {done.metric} {done.final:.3f} at time {done.time_to_target:.1f}")
     average = torch.zeros(1, 13)  # inputs are standardised
     print("the average wine is of class", outcome.models["wine"](average).argmax().item())
