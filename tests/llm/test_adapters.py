@@ -12,13 +12,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-import fedast
 from fedast import Compute, FedASTDynamic, Goal, Simulation, simulate
 from fedast.cli.main import cli
 from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.core.protocol import TaskName
 from fedast.core.streams import Stream
+from fedast.records.run import read_result
 from fedast.run.build import build_tasks
 from fedast.run.checkpointing import FOLDER, Every
 from fedast.run.execute import execute, resume
@@ -223,7 +223,7 @@ def test_a_run_from_a_file_exports_what_plain_peft_loads_and_scores_alike(
         assert said.exit_code == 0, said.output
     assert (out / "models" / "words.safetensors").stat().st_size < 10_000
 
-    result = fedast.load(out).result
+    result = read_result(out)
     words, mood = build_tasks(load(out / "config.toml"))
     loss = _plain_loss(out / "models" / "words-adapter", place / "decoder", words)
     assert loss == pytest.approx(result.tasks["words"].final_loss, rel=1e-5)

@@ -137,6 +137,11 @@ def _from_function(name: str, function: Callable[..., Any]) -> type[TaskOptions]
 TASKS: Registry[TaskOptions] = Registry(
     "tasks",
     TaskOptions,  # type: ignore[type-abstract]
-    ["fedast.tasks.embedded", "fedast.tasks.paper", "fedast.tasks.adapters.options"],
+    [
+        "fedast.tasks.embedded",
+        "fedast.tasks.paper",
+        "fedast.tasks.texts",
+        "fedast.tasks.adapters.options",
+    ],
     adapt=_from_function,
 )

@@ -180,15 +180,13 @@ class Shakespeare(TaskOptions):
         from fedast.tasks.data.shakespeare import WINDOW, windows
         from fedast.tasks.data.sources import load, tell
         from fedast.tasks.dataset import Windows
-        from fedast.tasks.partitions import natural
+        from fedast.tasks.partitions import natural, one_each
 
         stored = load("shakespeare", tell)
         starts = np.array(stored.array("starts"))
         codes = torch.from_numpy(np.array(stored.array("codes")))
         parts = [windows(starts, role) for role in range(len(starts) - 1)]
         rng = np.random.default_rng(Stream.of(seed, "partition", name).bits())
-        rounds = -(-clients // len(parts))
-        owners = np.concatenate([rng.permutation(len(parts)) for _ in range(rounds)])[:clients]
         first = np.concatenate(([0], np.cumsum([len(train) for train, _ in parts])))
         every = np.concatenate([test for _, test in parts])
         # The same for all seeds: another sample per seed would add noise to comparisons.
@@ -204,7 +202,7 @@ class Shakespeare(TaskOptions):
             final_test=(
                 Windows(codes, torch.from_numpy(every), WINDOW) if self.final_test else None
             ),
-            partition=natural(first, owners),
+            partition=natural(first, one_each(len(parts), clients, rng)),
         )
 
 

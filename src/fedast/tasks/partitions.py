@@ -162,6 +162,11 @@ def natural(starts: Indices, owners: Indices) -> list[Indices]:
     return [np.arange(starts[owner], starts[owner + 1]) for owner in owners]
 
 
+def one_each(people: int, clients: int, rng: np.random.Generator) -> Indices:
+    """Whose data each client has: everybody's once in a random order, then again in a new one."""
+    return _cycle(np.arange(people), clients, rng)
+
+
 def _by_class(
     labels: Labels, counts: npt.NDArray[np.int64], rng: np.random.Generator
 ) -> list[Indices]:

