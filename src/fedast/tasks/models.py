@@ -1,8 +1,8 @@
 """The models: the paper's five, and those of the other tasks.
 
-All but ``WordAverage`` use PyTorch's default initialization. They keep no state between calls, and have
-no parameters that depend on the batch, so that copies of one model can run side
-by side.
+All but ``WordAverage`` use PyTorch's default initialization. They keep no state
+between calls, and have no parameters that depend on the batch, so that copies of
+one model can run side by side.
 """
 
 from __future__ import annotations

