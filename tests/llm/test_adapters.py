@@ -12,17 +12,16 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-import fedast
 from fedast import Compute, FedASTDynamic, Goal, Simulation, simulate
 from fedast.cli.main import cli
 from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.core.protocol import TaskName
 from fedast.core.streams import Stream
+from fedast.records.run import read_run
 from fedast.run.build import build_tasks
 from fedast.run.checkpointing import FOLDER, Every
 from fedast.run.execute import execute, resume
-from fedast.tasks.task import Task
 from fedast.training.batched import BatchedTrainer
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer, batches_of
 
@@ -32,6 +31,7 @@ pytest.importorskip("peft")
 from fedast.tasks.adapters.base import base_of, quiet
 from fedast.tasks.adapters.options import Lora, LoraCausalLM, LoraClassifier, LoraTask
 from fedast.tasks.adapters.texts import JsonLines
+from tests.llm.plain import plain_accuracy, plain_loss
 from tests.llm.tiny import write_decoder, write_encoder, write_texts
 from tests.run.test_resume import Steps, same
 
@@ -223,38 +223,12 @@ def test_a_run_from_a_file_exports_what_plain_peft_loads_and_scores_alike(
         assert said.exit_code == 0, said.output
     assert (out / "models" / "words.safetensors").stat().st_size < 10_000
 
-    result = fedast.load(out).result
+    result = read_run(out)
     words, mood = build_tasks(load(out / "config.toml"))
-    loss = _plain_loss(out / "models" / "words-adapter", place / "decoder", words)
+    loss = plain_loss(out / "models" / "words-adapter", place / "decoder", words)
     assert loss == pytest.approx(result.tasks["words"].final_loss, rel=1e-5)
-    accuracy = _plain_accuracy(out / "models" / "mood-adapter", place / "encoder", mood)
+    accuracy = plain_accuracy(out / "models" / "mood-adapter", place / "encoder", mood)
     assert accuracy == pytest.approx(result.tasks["mood"].final, abs=1e-6)
-
-
-def _plain_loss(adapter: Path, base: Path, task: Task) -> float:
-    """The test loss by transformers and PEFT alone, with their own attention masks and loss."""
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
-    with quiet(), torch.no_grad():
-        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter)
-        ids, labels = task.test.batch(torch.arange(len(task.test)))
-        logits = model.eval()(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
-        losses = -logits.log_softmax(-1).gather(-1, labels.long()[..., None])
-    return float(losses.mean())
-
-
-def _plain_accuracy(adapter: Path, base: Path, task: Task) -> float:
-    from peft import PeftModel
-    from transformers import AutoModelForSequenceClassification
-
-    with quiet(), torch.no_grad():
-        plain = AutoModelForSequenceClassification.from_pretrained(base, num_labels=2)
-        model = PeftModel.from_pretrained(plain, adapter).eval()
-        inputs, labels = task.test.batch(torch.arange(len(task.test)))
-        mask = inputs["attention_mask"].long()
-        logits = model(input_ids=inputs["input_ids"].long(), attention_mask=mask).logits
-    return float((logits.argmax(1) == labels).double().mean())
 
 
 def test_a_checkpoint_has_adapters_only_and_a_run_goes_on_from_it(

@@ -8,44 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-WORDS = [
-    "the",
-    "a",
-    "king",
-    "queen",
-    "ship",
-    "storm",
-    "night",
-    "day",
-    "love",
-    "hate",
-    "good",
-    "bad",
-    "great",
-    "awful",
-    "sword",
-    "crown",
-    "sea",
-    "land",
-    "speak",
-    "go",
-    "come",
-    "see",
-    "hear",
-    "weep",
-    "laugh",
-    "and",
-    "but",
-    "or",
-    "not",
-    "so",
-    "then",
-    "when",
-    "where",
-    "who",
-    "what",
-    "why",
-]
+WORDS = (
+    "the", "a", "king", "queen", "ship", "storm", "night", "day", "love", "hate", "good", "bad",
+    "great", "awful", "sword", "crown", "sea", "land", "speak", "go", "come", "see", "hear",
+    "weep", "laugh", "and", "but", "or", "not", "so", "then", "when", "where", "who", "what", "why",
+)  # fmt: skip
 GOOD, BAD = ("good", "great", "love", "laugh"), ("bad", "awful", "hate", "weep")
 
 

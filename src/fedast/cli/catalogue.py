@@ -79,7 +79,8 @@ def _task_entry(name: str, kind: type[TaskOptions], source: str) -> Entry:
         return found
     what = found.summary.removesuffix(".")
     levels = _levels(kind.targets_by_level(usual))
-    return replace(found, summary=f"{what}; target {usual.metric.name} {levels}")
+    goal = f"target {usual.metric.name} {levels}" if levels else f"measured by {usual.metric.name}"
+    return replace(found, summary=f"{what}; {goal}")
 
 
 def _levels(targets: Mapping[str, float]) -> str:

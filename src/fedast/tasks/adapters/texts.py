@@ -6,15 +6,19 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, final
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, SerializeAsAny
 
 from fedast.parts.options import Options
-from fedast.parts.registry import Registry
+from fedast.parts.registry import Part, Registry
+from fedast.tasks.partitions import PARTITIONS, Dirichlet, PartitionOptions, natural
 from fedast.tasks.task import BadTask, Indices
+
+if TYPE_CHECKING:
+    from fedast.tasks.data.texts import TextData
 
 
 @final
@@ -107,6 +111,96 @@ class JsonLines(TextOptions):
             if any(labelled) and not labelled[number - 1]:
                 raise BadTask(f"{self.path}: object {number} has no label, others have one")
         return rows
+
+
+class Imdb(TextOptions):
+    """IMDb's film reviews with their sentiment, split over clients by label."""
+
+    name: ClassVar[str] = "imdb"
+    datasets = ("imdb",)
+    samples: int = Field(64, ge=1)
+    """Reviews of each client."""
+    partition: Annotated[SerializeAsAny[PartitionOptions], Part(PARTITIONS)] = Dirichlet(alpha=0.5)
+    """How reviews are split over clients (fedast list partitions)."""
+    test_samples: int = Field(1000, ge=1)
+    """Reviews to test on, the same for all seeds."""
+
+    def build(self, clients: int, rng: np.random.Generator) -> Texts:
+        from fedast.tasks.data.texts import reviews
+
+        found = reviews()
+        labels, held = found.train.labels, found.test.labels
+        assert labels is not None
+        assert held is not None
+        count = min(self.test_samples, len(held))
+        chosen = np.random.default_rng(0).permutation(len(held))[:count]
+        return Texts(
+            found.train.texts,
+            [found.test.texts[number] for number in chosen],
+            self.partition.build()(labels, clients, self.samples, rng),
+            labels,
+            held[chosen],
+        )
+
+
+class _ByPeople(TextOptions, ABC):
+    """Texts of people, each of whom is a client; if there are more clients, people are used
+    again."""
+
+    minimum: int = Field(2000, ge=1)
+    """People with fewer characters to train on are left out."""
+    test_characters: int = Field(100_000, ge=1)
+    """About so many characters are tested on, the same for all seeds."""
+
+    @abstractmethod
+    def data(self) -> TextData: ...
+
+    def build(self, clients: int, rng: np.random.Generator) -> Texts:
+        found = self.data()
+        train, test = found.train, found.test
+        assert train.people is not None
+        assert test.people is not None
+        sizes = np.bincount(
+            train.people, [len(text) for text in train.texts], minlength=len(found.people)
+        )
+        people = np.flatnonzero(sizes >= self.minimum)
+        if not len(people):
+            raise BadTask(
+                f"{self.name}: nobody has {self.minimum} characters; the most is {sizes.max():.0f}"
+            )
+        firsts = np.searchsorted(train.people, np.arange(len(found.people) + 1))
+        rounds = -(-clients // len(people))
+        owners = np.concatenate([rng.permutation(people) for _ in range(rounds)])[:clients]
+        held, left = [], self.test_characters
+        for number in np.random.default_rng(0).permutation(len(test.texts)):
+            if left > 0 and sizes[test.people[number]] >= self.minimum:
+                held.append(test.texts[number][:left])
+                left -= len(held[-1])
+        return Texts(train.texts, held, natural(firsts, owners))
+
+
+class Chitchat(_ByPeople):
+    """Chat messages, by the people who wrote them."""
+
+    name: ClassVar[str] = "chitchat"
+    datasets = ("chitchat",)
+
+    def data(self) -> TextData:
+        from fedast.tasks.data.texts import messages
+
+        return messages()
+
+
+class Shakespeare(_ByPeople):
+    """Shakespeare's plays, by speaking role."""
+
+    name: ClassVar[str] = "shakespeare"
+    datasets = ("shakespeare",)
+
+    def data(self) -> TextData:
+        from fedast.tasks.data.texts import roles
+
+        return roles()
 
 
 def _from_function(name: str, function: Callable[..., Any]) -> type[TextOptions]:
