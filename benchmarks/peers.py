@@ -178,6 +178,8 @@ def main() -> None:
         for _ in range(args.repeats):
             for peer in args.peers:
                 label, speed, cpu = RUNNERS[peer](name)
+                each = "" if cpu is None else f", {1e3 * cpu:.1f} ms of CPU each"
+                print(f"{name}, {label}: {speed:.1f} updates/s{each}", file=sys.stderr, flush=True)
                 speeds = best.setdefault(label, {})
                 before = speeds.get(name, (0.0, math.inf))
                 speeds[name] = (
