@@ -4,14 +4,16 @@
 
 Each peer gets a virtual environment of its own under .peers/ (made at first use)
 and two processes of one thread each; so does fedast. All take turns, several
-times, and the best of each counts, since machines wander. See peers/workload.py
-for what is trained.
+times, and the best of each counts, since machines wander. On a machine that others
+use too, the processor's time per update says more; it is printed where it is known.
+See peers/workload.py for what is trained.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -20,8 +22,10 @@ import time
 import venv
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
+import psutil
 import torch
 
 from fedast.tasks.dataset import Arrays
@@ -43,6 +47,10 @@ CORES = 2
 COHORT = {"mlp": 80, "lenet5": 40}
 
 
+Found: TypeAlias = tuple[str, float, float | None]
+"""Whose it is, updates per second, and seconds of the processor per update."""
+
+
 def environment(peer: str) -> Path:
     folder = ENVIRONMENTS / peer
     python = folder / "bin" / "python"
@@ -54,7 +62,7 @@ def environment(peer: str) -> Path:
     return python.absolute()
 
 
-def run_pfl(name: str) -> tuple[str, float]:
+def run_pfl(name: str) -> Found:
     addresses = ",".join(f"localhost:{8700 + rank}" for rank in range(CORES))
     processes = [
         subprocess.Popen(
@@ -73,10 +81,11 @@ def run_pfl(name: str) -> tuple[str, float]:
         for rank in range(CORES)
     ]
     outputs = [process.communicate()[0] for process in processes]
-    return _read(outputs[0])
+    peer, speed, _ = _read(outputs[0])
+    return peer, speed, sum(_read(output)[2] or 0.0 for output in outputs)
 
 
-def run_flower(name: str) -> tuple[str, float]:
+def run_flower(name: str) -> Found:
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run(
             [environment("flower"), HERE / "run_flower.py", name, str(COHORT[name]), "4"],
@@ -88,9 +97,9 @@ def run_flower(name: str) -> tuple[str, float]:
     return _read(done.stdout)
 
 
-def _read(output: str) -> tuple[str, float]:
+def _read(output: str) -> Found:
     found = json.loads(output.strip().splitlines()[-1])
-    return found["peer"], found["updates_per_s"]
+    return found["peer"], found["updates_per_s"], found.get("cpu_s_per_update")
 
 
 def workbench(name: str) -> DeviceTask:
@@ -106,7 +115,7 @@ def workbench(name: str) -> DeviceTask:
     return DeviceTask.build(task, 0, torch.device("cpu"))
 
 
-def run_fedast(name: str) -> tuple[str, float]:
+def run_fedast(name: str) -> Found:
     torch.set_num_threads(1)
     device_task = workbench(name)
     trainer = ProcessTrainer({name: device_task}, 0, workers=CORES)
@@ -114,29 +123,38 @@ def run_fedast(name: str) -> tuple[str, float]:
         base = device_task.model.read()
         jobs = [Job(n, n % CLIENTS, base) for n in range(COHORT[name])]
         trainer.train(name, jobs[: 2 * CORES])
-        began = time.perf_counter()
+        before, began = _cpu_seconds(), time.perf_counter()
         trainer.train(name, jobs)
-        return "fedast, processes", len(jobs) / (time.perf_counter() - began)
+        seconds, cpu = time.perf_counter() - began, _cpu_seconds() - before
+        return "fedast, processes", len(jobs) / seconds, cpu / len(jobs)
     finally:
         trainer.close()
 
 
-def _plain(name: str, count: int) -> float:
+def _cpu_seconds() -> float:
+    """Of this process and its children."""
+    me = psutil.Process()
+    times = [process.cpu_times() for process in (me, *me.children())]
+    return float(sum(each.user + each.system for each in times))
+
+
+def _plain(name: str, count: int) -> tuple[float, float]:
     torch.set_num_threads(1)
     device_task = workbench(name)
     trainer = SerialTrainer({name: device_task}, 0)
     jobs = [Job(n, n % CLIENTS, device_task.model.read()) for n in range(count)]
     trainer.train(name, jobs[:2])
-    began = time.perf_counter()
+    before, began = time.process_time(), time.perf_counter()
     trainer.train(name, jobs)
-    return count / (time.perf_counter() - began)
+    return count / (time.perf_counter() - began), (time.process_time() - before) / count
 
 
-def run_plain(name: str) -> tuple[str, float]:
+def run_plain(name: str) -> Found:
     """fedast's serial trainer, a plain loop of autograd, in two separate processes."""
     with ProcessPoolExecutor(CORES) as pool:
-        speeds = pool.map(_plain, [name] * CORES, [COHORT[name] // CORES] * CORES)
-        return "plain loop, two processes", sum(speeds)
+        found = list(pool.map(_plain, [name] * CORES, [COHORT[name] // CORES] * CORES))
+    speeds, cpu = zip(*found, strict=True)
+    return "plain loop, two processes", sum(speeds), sum(cpu) / CORES
 
 
 RUNNERS = {"pfl": run_pfl, "flower": run_flower, "plain": run_plain, "fedast": run_fedast}
@@ -152,17 +170,28 @@ def main() -> None:
     args = parser.parse_args()
     for peer in set(args.peers) & set(PACKAGES):
         environment(peer)
-    print("| simulator | " + " | ".join(f"{m}, updates/s" for m in args.models) + " |")
-    print("|---" * (1 + len(args.models)) + "|")
-    best: dict[str, dict[str, float]] = {}
+    heads = [f"{m}, {what}" for m in args.models for what in ("updates/s", "CPU ms per update")]
+    print("| simulator | " + " | ".join(heads) + " |")
+    print("|---" * (1 + len(heads)) + "|")
+    best: dict[str, dict[str, tuple[float, float]]] = {}
     for name in args.models:
         for _ in range(args.repeats):
             for peer in args.peers:
-                label, speed = RUNNERS[peer](name)
+                label, speed, cpu = RUNNERS[peer](name)
+                each = "" if cpu is None else f", {1e3 * cpu:.1f} ms of CPU each"
+                print(f"{name}, {label}: {speed:.1f} updates/s{each}", file=sys.stderr, flush=True)
                 speeds = best.setdefault(label, {})
-                speeds[name] = max(speed, speeds.get(name, 0.0))
+                before = speeds.get(name, (0.0, math.inf))
+                speeds[name] = (
+                    max(speed, before[0]),
+                    min(math.inf if cpu is None else cpu, before[1]),
+                )
     for label, speeds in best.items():
-        print(f"| {label} | " + " | ".join(f"{speeds[m]:.1f}" for m in args.models) + " |")
+        cells = []
+        for name in args.models:
+            speed, cpu = speeds[name]
+            cells += [f"{speed:.1f}", "–" if math.isinf(cpu) else f"{1e3 * cpu:.1f}"]
+        print(f"| {label} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

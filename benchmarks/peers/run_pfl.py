@@ -48,11 +48,13 @@ class Clock(TrainingProcessCallback):
 
     def __init__(self) -> None:
         self.times = [time.perf_counter()]
+        self.cpu = [time.process_time()]
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: Any, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
         self.times.append(time.perf_counter())
+        self.cpu.append(time.process_time())
         return False, Metrics()
 
 
@@ -93,7 +95,10 @@ def main() -> None:
     # The first round warms up.
     seconds = clock.times[-1] - clock.times[1]
     speed = cohort * (rounds - 1) / seconds
-    print(json.dumps({"peer": f"pfl {version('pfl')}", "updates_per_s": speed}))
+    # This process's, of all updates: the other one prints the rest.
+    cpu = (clock.cpu[-1] - clock.cpu[1]) / (cohort * (rounds - 1))
+    found = {"peer": f"pfl {version('pfl')}", "updates_per_s": speed, "cpu_s_per_update": cpu}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from fedast.cli.loading import load_resolved, prepare_data
 from fedast.cli.starting import over, say
 from fedast.cli.tables import new_table
 from fedast.config.schema import Compute
-from fedast.parts.errors import ConfigError
+from fedast.parts.errors import ConfigError, nearest
 from fedast.parts.registry import make_importable
 from fedast.run import bench
 from fedast.run.build import build_tasks, check_inputs
@@ -27,7 +27,7 @@ def run_bench(
     path: str | None,
     *,
     trainers: Sequence[str],
-    clients: int,
+    clients: int | None,
     seconds: float,
     updates: int | None,
     whole: bool,
@@ -43,10 +43,7 @@ def run_bench(
     if whole and updates:
         raise click.UsageError("--whole takes no --updates")
     if path is None:
-        compute = Compute.model_validate(
-            {k: v for k, v in (("device", device), ("precision", precision)) if v is not None}
-        )
-        compute = resolve_compute(compute)
+        compute = _compute(device, precision)
         tasks = bench.paper_shapes()
     else:
         config = load_resolved(path, settings, device=device, precision=precision)
@@ -54,13 +51,7 @@ def run_bench(
         prepare_data([config], offline=False)
         compute = resolve_compute(config.compute)
         tasks = build_tasks(config)
-    make_importable(())
-    for name in trainers:
-        if TRAINERS.find(name, "--trainer").forks and not can_fork():
-            raise ConfigError("--trainer", f"{name} need a system that forks, without a GPU")
-    if not trainers:
-        cuda = compute.device == "cuda" or not can_fork()
-        trainers = ("serial", "batched") if cuda else ("serial", "processes", "batched")
+    trainers = _trainers(trainers, compute)
     over()
     if not as_json:
         where = f"{compute.device}, {compute.precision}, {compute.workers} cores"
@@ -75,7 +66,7 @@ def run_bench(
 
     say(f"measuring {tasks[0].name} (0 of {count})")
     speeds = bench.measure_tasks(
-        tasks, compute, trainers, together=clients, seconds=seconds, seen=measured
+        tasks, compute, trainers, together=clients or 48, seconds=seconds, seen=measured
     )
     say("measuring matrix products and copies")
     rates = bench.measure_rates(compute)
@@ -100,6 +91,117 @@ def run_bench(
     _print_speeds(console, speeds, floors, rates)
     if shares is not None:
         _print_shares(console, shares)
+
+
+def _compute(device: str | None, precision: str | None) -> Compute:
+    given = (("device", device), ("precision", precision))
+    return resolve_compute(Compute.model_validate({k: v for k, v in given if v is not None}))
+
+
+def _trainers(names: Sequence[str], compute: Compute) -> Sequence[str]:
+    make_importable(())
+    for name in names:
+        if TRAINERS.find(name, "--trainer").forks and not can_fork():
+            raise ConfigError("--trainer", f"{name} need a system that forks, without a GPU")
+    if names:
+        return names
+    cuda = compute.device == "cuda" or not can_fork()
+    return ("serial", "batched") if cuda else ("serial", "processes", "batched")
+
+
+def run_models(
+    *,
+    only: Sequence[str],
+    quick: bool,
+    markdown: bool,
+    trainers: Sequence[str],
+    clients: int | None,
+    seconds: float,
+    device: str | None,
+    precision: str | None,
+    as_json: bool,
+) -> None:
+    from fedast.run import bench_models
+
+    for name in only:
+        if name not in bench_models.NAMES:
+            hint = nearest(name, bench_models.NAMES)
+            raise ConfigError("--only", f"there is no model {name!r}{hint}")
+    compute = _compute(device, precision)
+    names = [name for name in bench_models.NAMES if name in only or not only]
+    found = bench_models.measure_models(
+        bench_models.model_tasks(names, quick=quick),
+        compute,
+        _trainers(trainers, compute),
+        together=clients or (48 if compute.device == "cuda" else 4),
+        seconds=0.0 if quick else seconds,
+        seen=lambda one: click.echo(f"{one.model}, {one.trainer}: {one.ms:,.3g} ms", err=True),
+    )
+    if as_json:
+        about = {"device": compute.device, "precision": compute.precision, "quick": quick}
+        click.echo(json.dumps(about | {"models": [asdict(one) for one in found]}, indent=2))
+        return
+    serial = {one.model: one.ms for one in found if one.trainer == "serial"}
+    rows = [
+        (
+            one.model,
+            one.trainer,
+            str(one.clients),
+            f"{one.parameters:,}",
+            str(one.steps),
+            f"{one.ms:,.1f}" if one.ms >= 10 else f"{one.ms:.3f}",
+            f"{serial[one.model] / one.ms:.2f}" if one.model in serial else "–",
+            f"{one.floor_ms:,.3g}",
+            f"{one.gib:.2f}",
+        )
+        for one in found
+    ]
+    if markdown:
+        lines = [_MODEL_COLUMNS, ("---", "---", *["---:"] * 7), *rows]
+        click.echo("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    else:
+        where = f"{compute.device}, {compute.precision}, {compute.workers} cores"
+        table = new_table("", _MODEL_COLUMNS, f"{where}; the best of several tries, in one run")
+        for row in rows:
+            table.add_row(*row)
+        Console(highlight=False).print(table)
+    for one in found:
+        if one.note:
+            click.echo(f"{one.model}: clients one by one: {one.note}", err=markdown)
+
+
+_MODEL_COLUMNS = (
+    "model",
+    "trainer",
+    "together",
+    "parameters",
+    "steps",
+    "ms/update",
+    "× serial",
+    "floor ms",
+    "GiB",
+)
+
+
+def run_estimate(names: Sequence[str], *, as_json: bool) -> None:
+    from fedast.reproduce.estimate import estimate
+
+    compute = _compute(None, None)
+    together = 48 if compute.device == "cuda" else 2
+    found = estimate(names, compute, _trainers((), compute), together=together)
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2))
+        return
+    click.echo(
+        f"On {found.device} ({found.precision}), {found.trainer} with {found.clients} clients: "
+        f"{found.ms:,.1f} ms per update, {found.evaluation_ms:,.0f} ms per evaluation"
+    )
+    columns = ("tasks", "algorithm", "evaluations per task", "hours")
+    table = new_table("", columns, f"one run of {found.updates:,} updates per task")
+    for run in found.runs:
+        hours = f"{run.hours:,.1f}"
+        table.add_row(str(run.tasks), run.algorithm, f"{run.evaluations:,.0f}", hours)
+    Console(highlight=False).print(table)
 
 
 def _print_speeds(

@@ -7,9 +7,9 @@ one model can run side by side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from torch import nn
@@ -73,6 +73,14 @@ class CharLSTM(nn.Module):
         return scores
 
 
+Norm: TypeAlias = Callable[[int], nn.Module]
+"""A normalisation layer for a number of channels."""
+
+
+def two_groups(channels: int) -> nn.Module:
+    return nn.GroupNorm(2, channels)
+
+
 @final
 class WordAverage(nn.Module):
     """A text's word vectors, summed and divided by the root of their number, and a linear layer.
@@ -97,39 +105,40 @@ class WordAverage(nn.Module):
 
 @final
 class _Block(nn.Module):
-    """ResNet's basic block with group normalisation."""
+    """ResNet's basic block."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
         super().__init__()
         self.body = nn.Sequential(
             nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
-            nn.GroupNorm(2, outputs),
+            norm(outputs),
             nn.ReLU(),
             nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
-            nn.GroupNorm(2, outputs),
+            norm(outputs),
         )
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.GroupNorm(2, outputs)
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs)
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
-def resnet18(classes: int = 100) -> nn.Module:
+def resnet18(classes: int = 100, *, norm: Norm = two_groups, width: int = 64) -> nn.Module:
     """ResNet-18 for 32x32 colour images: 3x3 stem, GroupNorm(2), global average pooling."""
     layers: list[nn.Module] = [
-        nn.Conv2d(3, 64, 3, padding=1, bias=False),
-        nn.GroupNorm(2, 64),
+        nn.Conv2d(3, width, 3, padding=1, bias=False),
+        norm(width),
         nn.ReLU(),
     ]
-    width = 64
-    for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        layers += [_Block(width, outputs, stride), _Block(outputs, outputs, 1)]
-        width = outputs
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
+    inputs = width
+    for outputs, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
+        layers += [_Block(inputs, outputs, stride, norm), _Block(outputs, outputs, 1, norm)]
+        inputs = outputs
+    head = nn.Linear(inputs, classes)
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
 
 
 def small_cnn(classes: int = 10) -> nn.Module:

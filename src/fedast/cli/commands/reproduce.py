@@ -33,11 +33,16 @@ from fedast.cli.starting import say
 @set_option("Override a key of every run (needs a results folder of its own).")
 @click.option("--again", is_flag=True, help="Repeat runs that already exist, too.")
 @click.option("--dry-run", is_flag=True, help="Only list the runs that are missing.")
+@click.option("--estimate", is_flag=True,
+              help="Only measure speed here on generated images, and say how long runs would take "
+              "(larger-model).")  # fmt: skip
 @offline_option()
 @quiet_option("Print only where the results are.")
-@json_option("With --list: as JSON.")
+@json_option("With --list and --estimate: as JSON.")
 @reports_errors
-def reproduce(names: tuple[str, ...], list_only: bool, as_json: bool, **options: Any) -> None:
+def reproduce(
+    names: tuple[str, ...], list_only: bool, as_json: bool, estimate: bool, **options: Any
+) -> None:
     """Run experiments of the paper (or a FILE like theirs) that have not been run yet."""
     from fedast.cli import reproduce as work
 
@@ -45,6 +50,10 @@ def reproduce(names: tuple[str, ...], list_only: bool, as_json: bool, **options:
         work.list_studies(as_json)
     elif not names:
         raise click.UsageError("name an experiment (fedast reproduce --list), or all")
+    elif estimate:
+        from fedast.cli.bench import run_estimate
+
+        run_estimate(names, as_json=as_json)
     else:
         say("reading studies and the runs that are there")
         work.reproduce(names, **options)
