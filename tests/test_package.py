@@ -3,8 +3,8 @@
     make package                                   # with the Python that make uses
     make package PYTHON=python3.13                 # with another
 
-``FEDAST_PACKAGE_ENV`` names a folder for the environment, which is then kept; ``FEDAST_PACKAGE_PYTHON``
-the Python that it is made with.
+``FEDAST_PACKAGE_ENV`` names a folder for the environment, which is then kept, and
+``FEDAST_PACKAGE_PYTHON`` the Python that it is made with.
 """
 
 from __future__ import annotations
