@@ -133,8 +133,9 @@ class Task:
     tasks may share the same data. ``final_test`` is a larger test set for the
     last model only. ``loss`` maps (outputs, labels) to a scalar mean, by default
     the usual one for the metric. ``metric`` is what is measured on the test set: a name
-    (``accuracy``, ``rmse``, ``perplexity``, ``package.module:Class``), or a ``MetricOptions``
-    object, which it becomes. ``augment`` changes training inputs batch by batch, at random (with
+    (``accuracy``, ``rmse``, ``perplexity``, ``package.module:Class``), a ``MetricOptions`` object,
+    which it becomes, or any function of (outputs, labels), see ``fedast.metric``. Targets are for
+    it; ``metrics`` are further ones, which simulations measure and record. ``augment`` changes training inputs batch by batch, at random (with
     torch's generator, which is seeded for each request). ``step_cost`` is the
     relative work of one local step, for the simulated delays. ``server`` says
     what the server does with the updates of a round.
@@ -151,6 +152,7 @@ class Task:
     final_test: Any = None
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     metric: Any = "accuracy"
+    metrics: Sequence[Any] = ()
     augment: Callable[[torch.Tensor], torch.Tensor] | None = None
     step_cost: float = 1.0
     training: Training = field(default_factory=Training)
@@ -163,8 +165,13 @@ class Task:
             raise BadTask(f"a task's name must be a string, got {self.name!r}")
         try:
             object.__setattr__(self, "metric", METRICS.parse(self.metric, "metric"))
+            more = tuple(METRICS.parse(one, "metrics") for one in self.metrics)
+            object.__setattr__(self, "metrics", more)
         except ConfigError as error:
             self._refuse(str(error))
+        names = [one.name for one in (self.metric, *self.metrics)]
+        if len(set(names)) < len(names):
+            self._refuse(f"its metrics must have different names, got {', '.join(names)}")
         if not (self.step_cost > 0 and np.isfinite(self.step_cost)):
             self._refuse(f"step_cost must be positive, got {self.step_cost}")
         given = {
