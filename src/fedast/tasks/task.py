@@ -126,19 +126,18 @@ def _no_model() -> NoReturn:
 class Task:
     """One model to train over the clients: everything a run needs to know about it.
 
-    ``model`` builds a fresh, randomly initialised module. ``train`` and
-    ``test`` are pairs of tensors or arrays whose first axis counts samples,
-    map-style datasets of (input, label) pairs, or ``Arrays`` and ``Windows``;
-    ``partition`` gives each client the indices of its training samples. Several
-    tasks may share the same data. ``final_test`` is a larger test set for the
-    last model only. ``loss`` maps (outputs, labels) to a scalar mean, by default
-    the usual one for the metric. ``metric`` is what is measured on the test set: a name
-    (``accuracy``, ``rmse``, ``perplexity``, ``package.module:Class``), a ``MetricOptions`` object,
-    which it becomes, or any function of (outputs, labels), see ``fedast.metric``. Targets are for
-    it; ``metrics`` are further ones, which simulations measure and record. ``augment`` changes training inputs batch by batch, at random (with
-    torch's generator, which is seeded for each request). ``step_cost`` is the
-    relative work of one local step, for the simulated delays. ``server`` says
-    what the server does with the updates of a round.
+    ``model`` builds a fresh, randomly initialised module. ``train`` and ``test`` are pairs of
+    tensors or arrays whose first axis counts samples, map-style datasets of (input, label) pairs,
+    or ``Arrays`` and ``Windows``; ``partition`` gives each client the indices of its training
+    samples. Several tasks may share the same data. ``final_test`` is a larger test set for the last
+    model only. ``loss`` maps (outputs, labels) to a scalar mean, by default the usual one for the
+    metric. ``metric`` is what is measured on the test set: a name (``accuracy``, ``rmse``,
+    ``perplexity``, ``package.module:Class``), a ``MetricOptions`` object, which it becomes, or any
+    function of (outputs, labels), see ``fedast.metric``. Targets are for it; ``metrics`` are
+    further ones, which simulations measure and record. ``augment`` changes training inputs batch by
+    batch, at random (with torch's generator, which is seeded for each request). ``step_cost`` is
+    the relative work of one local step, for the simulated delays. ``server`` says what the server
+    does with the updates of a round.
 
     ``model``, ``train``, ``test`` and ``partition`` may be left out together. Such a task has
     settings only: a run can be planned from it before any data is loaded, but not trained.
