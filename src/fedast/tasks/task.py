@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 from fedast.aggregation.settings import ServerSide
 from fedast.algorithms.options import LearningRate
 from fedast.deprecated import renamed_keywords
-from fedast.parts.errors import ConfigError
+from fedast.parts.errors import ConfigError, nearest
 from fedast.parts.options import Section
 from fedast.parts.registry import Part
 from fedast.tasks.client_optimizers import CLIENT_OPTIMIZERS, SGD, ClientOptimizerOptions
@@ -189,6 +189,36 @@ class Task:
     def trainable(self) -> bool:
         """Whether it has a model and data."""
         return self.train is not None
+
+    def copy(self, name: str | None = None, **changes: Any) -> Task:
+        """The same task under another name, or with other settings: its own, or those of its
+        ``training``, ``goal`` and ``allocation``.
+
+        >>> task = Task(name="wine", goal=Goal(target=0.9))
+        >>> other = task.copy("wine-slow", client_lr=0.01, target=0.95)
+        >>> other.name, other.training.client_lr, other.goal.target
+        ('wine-slow', 0.01, 0.95)
+
+        A task can be used in any number of runs, and the data of a copy is not copied.
+        """
+        own = {field.name for field in fields(self)}
+        parts: dict[str, Section] = {
+            "training": self.training, "goal": self.goal, "allocation": self.allocation
+        }  # fmt: skip
+        made: dict[str, Any] = {"name": name or self.name}
+        made |= {key: value for key, value in changes.items() if key in own}
+        for part, section in parts.items():
+            inside = {k: v for k, v in changes.items() if k in type(section).model_fields}
+            if inside:
+                try:
+                    made[part] = type(section)(**{**dict(made.get(part, section)), **inside})
+                except ValueError as error:
+                    self._refuse(" ".join(str(error).split()))
+        known = own.union(*(type(section).model_fields for section in parts.values()))
+        for key in changes:
+            if key not in known:
+                self._refuse(f"a task has no {key!r}{nearest(key, known)}")
+        return replace(self, **made)
 
     def settings(self) -> Task:
         """The same task without its model and data: quick to compare and to copy."""
