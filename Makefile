@@ -140,7 +140,7 @@ trackers: $(TRACKERS)/.installed
 package: $(STAMP)
 	@echo "==> sdist and wheel: built, installed into an empty environment, tried from an empty folder"
 	rm -rf .venv-package
-	FEDAST_PACKAGE_ENV=.venv-package FEDAST_PACKAGE_PYTHON=$(PYTHON) $(BIN)/python -m pytest -m package -s tests/test_package.py
+	FEDAST_PACKAGE_ENV=.venv-package FEDAST_PACKAGE_PYTHON=$(PYTHON) $(BIN)/python -m pytest -m package -o faulthandler_timeout=0 -s tests/test_package.py
 
 test-cuda: $(STAMP)
 	@echo "==> The exactness tests on a CUDA device"

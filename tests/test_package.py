@@ -85,18 +85,29 @@ def fedast(dist: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
     return place / "bin" / "fedast"
 
 
-def test_it_works_from_the_wheel_alone(fedast: Path, tmp_path: Path) -> None:
+def test_version_and_doctor(fedast: Path, tmp_path: Path) -> None:
     said = ran(fedast, "--version", cwd=tmp_path)
     head = ran("git", "rev-parse", "--short=7", "HEAD", cwd=REPOSITORY).strip()
     assert f"{__version__} ({head}" in said
     assert "fedast works here" in ran(fedast, "doctor", cwd=tmp_path)
+
+
+def test_the_demo_and_its_report(fedast: Path, tmp_path: Path) -> None:
     ran(fedast, "demo", "--seeds", "1", "--jobs", "1", "--quiet", "--out", "demo", cwd=tmp_path)
     assert (tmp_path / "demo" / "curves.png").stat().st_size > 10_000
     ran(fedast, "report", "demo", cwd=tmp_path)
+    assert (tmp_path / "demo" / "report.html").is_file()
+    assert "heterogeneous" in ran(fedast, "reproduce", "--list", cwd=tmp_path)
+
+
+def test_the_examples(fedast: Path, tmp_path: Path) -> None:
     ran(fedast, "examples", "all", "--to", "examples", cwd=tmp_path)
     for file in sorted((tmp_path / "examples").glob("*.toml")):
         ran(fedast, "validate", file, cwd=tmp_path)
     ran(fedast, "run", "examples/quickstart.toml", "--quiet", "--out", "quick", cwd=tmp_path)
+
+
+def test_a_new_project(fedast: Path, tmp_path: Path) -> None:
     ran(fedast, "new", "mine", cwd=tmp_path)
-    ran(fedast, "run", "run.toml", "--quiet", cwd=tmp_path / "mine")
-    ran(fedast, "reproduce", "--list", cwd=tmp_path)
+    ran(fedast, "run", "run.toml", "--quiet", "--out", "runs/first", cwd=tmp_path / "mine")
+    ran(fedast, "report", "runs/first", cwd=tmp_path / "mine")
