@@ -13,6 +13,7 @@
 #   make cluster    runs over a real Ray of three nodes on this machine, and through submitit
 #   make trackers   TensorBoard, MLflow, Trackio and W&B, in an environment of their own
 #   make docs       the documentation site, into docs/_build/html; docs-quick leaves the notebook out
+#   make package    sdist and wheel, installed into an empty environment and tried (PYTHON=... for another Python)
 #   make bench      speed of the control plane and simulator, training switched off
 #   make reproduce  every experiment of the paper that is not in results/ yet; all of them take perhaps two hours
 #                   on an H200-class GPU (an hour in fp16, estimated from 123 runs), not to be tried without one;
@@ -26,7 +27,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 4
 
-.PHONY: help setup demo docs docs-quick test ui-test screenshots browser chaos soak soak-table fuzz flower cluster trackers test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
+.PHONY: help setup demo docs docs-quick test ui-test screenshots browser chaos soak soak-table fuzz flower cluster trackers package test-all test-data test-cuda lint bench bench-peers figures reference reproduce results clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -71,7 +72,7 @@ browser:
 
 test-all: lint
 	@echo "==> All tests: the long ones and those on the real data sets too"
-	$(BIN)/python -m pytest -n 2 -m 'not cuda and not chaos and not flower and not browser and not cluster and not trackers'
+	$(BIN)/python -m pytest -n 2 -m 'not cuda and not chaos and not flower and not browser and not cluster and not trackers and not package'
 
 test-data: $(STAMP)
 	@echo "==> Tests on the real data sets, which are fetched once (about 200 MB)"
@@ -159,6 +160,12 @@ docs-quick: $(DOCS)/.installed
 	@test -d docs/generated/figures || $(DOCS)/bin/python docs/generate.py docs/generated
 	$(DOCS)/bin/sphinx-build --keep-going -n -q -b html -D nb_execution_mode=off docs $(SITE)/quick
 	@echo "==> Open $(SITE)/quick/index.html"
+
+# Downloads PyTorch once more, into .venv-package.
+package: $(STAMP)
+	@echo "==> sdist and wheel: built, installed into an empty environment, tried from an empty folder"
+	rm -rf .venv-package
+	FEDAST_PACKAGE_ENV=.venv-package FEDAST_PACKAGE_PYTHON=$(PYTHON) $(BIN)/python -m pytest -m package -o faulthandler_timeout=0 -s tests/test_package.py
 
 test-cuda: $(STAMP)
 	@echo "==> The exactness tests on a CUDA device"

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     )
     from fedast.sweeps.run import SweepOutcome, sweep
     from fedast.tasks.dataset import Arrays, Windows
-    from fedast.tasks.metrics import MetricOptions
+    from fedast.tasks.metrics import MetricOptions, metric
     from fedast.tasks.options import TaskOptions
     from fedast.tasks.partitions import PartitionOptions, dirichlet, iid, power_law, shards
     from fedast.tasks.task import Allocation, Goal, Task, Training
@@ -108,7 +108,7 @@ _HOMES = {
     ),
     "fedast.sweeps.run": ("SweepOutcome", "sweep"),
     "fedast.tasks.dataset": ("Arrays", "Windows"),
-    "fedast.tasks.metrics": ("MetricOptions",),
+    "fedast.tasks.metrics": ("MetricOptions", "metric"),
     "fedast.tasks.options": ("TaskOptions",),
     "fedast.tasks.partitions": ("PartitionOptions", "dirichlet", "iid", "power_law", "shards"),
     "fedast.tasks.task": ("Allocation", "Goal", "Task", "Training"),
@@ -179,6 +179,7 @@ __all__ = [
     "dirichlet",
     "iid",
     "load",
+    "metric",
     "plot",
     "power_law",
     "shards",

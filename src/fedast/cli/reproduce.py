@@ -264,6 +264,8 @@ def report(
 
 
 def _print_rows(chosen: Sequence[StudyResults]) -> None:
+    from fedast.cli.tables import new_table
+    from fedast.reproduce.numbers import numbers_of
     from fedast.reproduce.rows import rows_of
     from fedast.reproduce.tables import verdict_text
 
@@ -271,6 +273,12 @@ def _print_rows(chosen: Sequence[StudyResults]) -> None:
     for results in chosen:
         there, wanted = results.count
         console.print(f"\n[bold]{results.title}[/bold]  ({there} of {wanted} runs)")
+        if not results.claims:
+            numbers = numbers_of(results)
+            table = new_table("", numbers.columns)
+            for cells in numbers.rows:
+                table.add_row(*cells)
+            console.print(table)
         for row in rows_of(results):
             paper = "the paper claims it" if row.paper == "claim" else f"paper {row.paper}"
             line = f"{row.what}: {row.ours}; {paper}; {verdict_text(row, results)}"

@@ -148,6 +148,8 @@ class Evaluated:
     raw: tuple[float, float] | None = None
     """Metric and loss of the newest model, where an average of the models was evaluated: for
     observers, algorithms never get it."""
+    more: tuple[float, ...] = ()
+    """The task's further metrics, for observers too."""
 
 
 @dataclass(frozen=True, slots=True)

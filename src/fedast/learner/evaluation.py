@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -10,13 +11,25 @@ import torch
 from fedast.learner.inference import Inference, inference
 from fedast.learner.protocol import Evaluation
 from fedast.tasks.dataset import Dataset
-from fedast.tasks.metrics import Sums
+from fedast.tasks.metrics import MetricOptions
 from fedast.training.trainer import DeviceTask
 
 Part: TypeAlias = Literal["test", "final_test"]
 """The test set that decides, and the larger one of the end."""
 Spread: TypeAlias = Callable[..., list[Any]]
 """``AheadTrainer.spread``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What some samples add to an evaluation."""
+
+    sums: torch.Tensor
+    """Those of every metric, then the loss."""
+    sizes: tuple[int, ...]
+    """How many sums each metric has."""
+    outputs: tuple[torch.Tensor, torch.Tensor] | None
+    """With their labels, on the CPU; None unless a metric needs those of all samples at once."""
 
 
 @torch.no_grad()
@@ -28,15 +41,11 @@ def measure(
     indices: torch.Tensor | None = None,
 ) -> Evaluation:
     """The model as it is, on a dataset (or the samples at ``indices``), ``batch`` at a time."""
-    device = device_task.model.parameters[0].device
     if indices is None:
+        device = device_task.model.parameters[0].device
         indices = torch.arange(len(dataset), device=device)
-    summed = device_task.task.metric.build()
-    sums = torch.zeros((), dtype=torch.float64, device=device)
-    for part in torch.split(indices, batch):
-        sums = sums + _sums(device_task, summed, model, dataset, part)
-    # The only place where the host waits for the device.
-    return _finished(device_task, sums, len(indices))
+    parts = (_measured(device_task, model, dataset, part) for part in torch.split(indices, batch))
+    return _finished(device_task, parts, len(indices))
 
 
 def measure_in_pieces(
@@ -49,20 +58,18 @@ def measure_in_pieces(
     """As ``measure``, and with the same rounding, in pieces of one batch for others to do."""
     count = len(getattr(device_task.task, part))
     pieces = [(part, start, min(start + batch, count)) for start in range(0, count, batch)]
-    sums = torch.zeros((), dtype=torch.float64)
-    for found in spread(device_task.task.name, vector, batch_sums, pieces):
-        sums = sums + torch.tensor(found, dtype=torch.float64)
-    return _finished(device_task, sums, count)
+    parts = spread(device_task.task.name, vector, measured_batch, pieces)
+    return _finished(device_task, parts, count)
 
 
 @torch.no_grad()
-def batch_sums(
+def measured_batch(
     device_task: DeviceTask,
     vector: torch.Tensor,
     piece: tuple[Part, int, int],
     kept: dict[Any, Any],
-) -> list[float]:
-    """On a worker: what one batch of a test set adds to the sums."""
+) -> _Batch:
+    """On a worker: one batch of a test set."""
     part, start, end = piece
     device = device_task.model.parameters[0].device
     name = device_task.task.name
@@ -73,26 +80,57 @@ def batch_sums(
     model: Inference = kept["model", name]
     model.load(vector)
     indices = torch.arange(start, end, device=device)
-    summed = device_task.task.metric.build()
-    found: list[float] = _sums(device_task, summed, model, kept[part, name], indices).tolist()
-    return found
+    found = _measured(device_task, model, kept[part, name], indices)
+    return _Batch(found.sums.cpu(), found.sizes, found.outputs)
 
 
-def _sums(
-    device_task: DeviceTask,
-    summed: Sums | None,
-    model: Inference,
-    dataset: Dataset,
-    indices: torch.Tensor,
-) -> torch.Tensor:
-    """The metric's sums, then the loss, over some samples."""
+def _metrics(device_task: DeviceTask) -> tuple[MetricOptions, ...]:
+    return device_task.task.metric, *device_task.task.metrics
+
+
+def _measured(
+    device_task: DeviceTask, model: Inference, dataset: Dataset, indices: torch.Tensor
+) -> _Batch:
     inputs, labels = dataset.batch(indices)
     outputs = model(inputs)
     loss = device_task.loss(outputs, labels).double() * len(labels)
-    score = loss if summed is None else summed(outputs, labels)
-    return torch.cat([score.double().reshape(-1), loss.reshape(1)])
+    metrics = _metrics(device_task)
+    wholes = [metric.whole() is not None for metric in metrics]
+    scores = []
+    for metric, whole in zip(metrics, wholes, strict=True):
+        if whole:
+            scores.append(loss.new_zeros(0))
+            continue
+        summed = metric.build()
+        score = loss if summed is None else summed(outputs, labels)
+        scores.append(score.double().reshape(-1))
+    return _Batch(
+        torch.cat([*scores, loss.reshape(1)]),
+        tuple(len(score) for score in scores),
+        (outputs.cpu(), labels.cpu()) if any(wholes) else None,
+    )
 
 
-def _finished(device_task: DeviceTask, sums: torch.Tensor, count: int) -> Evaluation:
-    *scores, loss = (total / count for total in sums.tolist())
-    return Evaluation(device_task.task.metric.finish(scores), loss, tuple(scores))
+def _finished(device_task: DeviceTask, batches: Iterable[_Batch], count: int) -> Evaluation:
+    sums: torch.Tensor | None = None
+    sizes: tuple[int, ...] = ()
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for batch in batches:
+        sums = batch.sums if sums is None else sums + batch.sums
+        sizes = batch.sizes
+        if batch.outputs is not None:
+            kept.append(batch.outputs)
+    assert sums is not None, "a test set has samples"
+    # The only place where the host waits for the device.
+    *means, loss = (total / count for total in sums.tolist())
+    own = tuple(means[: sizes[0]])
+    values = []
+    for metric, size in zip(_metrics(device_task), sizes, strict=True):
+        mine, means = means[:size], means[size:]
+        whole = metric.whole()
+        if whole is None:
+            values.append(metric.finish(mine))
+        else:
+            outputs, labels = (torch.cat(column) for column in zip(*kept, strict=True))
+            values.append(float(whole(outputs, labels)))  # type: ignore[arg-type]
+    return Evaluation(values[0], loss, own, more=tuple(values[1:]))

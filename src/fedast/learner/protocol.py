@@ -16,6 +16,8 @@ class Evaluation:
     """What the metric was finished from, to pool it with what others measured."""
     raw: tuple[float, float] | None = None
     """Metric and loss of the newest model, if this is of an average and that was due, too."""
+    more: tuple[float, ...] = ()
+    """The task's further metrics."""
 
 
 class Learner(Protocol):

@@ -10,6 +10,7 @@ are put in place, and training goes on.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Protocol, final
@@ -22,6 +23,10 @@ from fedast.learner.protocol import Evaluation, Learner
 _RAW = -sys.float_info.max
 """Comes before the metric and loss of the newest model, where there is an evaluation of it beside
 the one that decides. No metric has this value."""
+
+
+_MORE = math.nextafter(_RAW, 0.0)
+"""Comes, with their number, before the values of a task's further metrics."""
 
 
 class ReplayFailed(Exception):
@@ -117,11 +122,18 @@ class RecordingLearner:
     def evaluate(self, task: TaskName) -> Evaluation:
         if self._given is not None:
             first = self._next()
-            if first != _RAW:
-                return Evaluation(first, self._next())
-            raw = self._next(), self._next()
-            return Evaluation(self._next(), self._next(), raw=raw)
+            more: tuple[float, ...] = ()
+            raw: tuple[float, float] | None = None
+            if first == _MORE:
+                more = tuple(self._next() for _ in range(int(self._next())))
+                first = self._next()
+            if first == _RAW:
+                raw = self._next(), self._next()
+                first = self._next()
+            return Evaluation(first, self._next(), raw=raw, more=more)
         found = self._learner.evaluate(task)
+        if found.more:
+            self.answers.extend((_MORE, float(len(found.more)), *found.more))
         if found.raw is not None:
             self.answers.extend((_RAW, *found.raw))
         self.answers.extend((found.metric, found.loss))

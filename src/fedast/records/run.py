@@ -68,6 +68,8 @@ class TaskResult:
     requests: tuple[tuple[float, int], ...] = field(default=(), repr=False, compare=False)
     """Reallocations as (time, active requests from then on), in a compact run with the initial
     allocation; ``result.json`` has none."""
+    more: Mapping[str, tuple[Point, ...]] = field(default_factory=dict, repr=False)
+    """The curves of the task's further metrics, by their names."""
     # Only compact runs have these, computed before their curves were thinned:
     final_mean: float | None = None
     """Mean metric of the last few evaluations up to the time that counts as final."""
@@ -82,7 +84,7 @@ class TaskResult:
 
     def to_json(self) -> dict[str, Any]:
         """Its part of ``result.json``: the numbers that every run has."""
-        table = asdict(replace(self, curve=(), raw_curve=(), requests=()))
+        table = asdict(replace(self, curve=(), raw_curve=(), requests=(), more={}))
         for key in _ELSEWHERE:
             del table[key]
         for key in ("saturated", "time_held"):
@@ -92,7 +94,8 @@ class TaskResult:
 
 
 _ELSEWHERE = (
-    "curve", "raw_curve", "requests", "final_mean", "final_loss_mean", "rounds_to_target", "swing"
+    "curve", "raw_curve", "requests", "more",
+    "final_mean", "final_loss_mean", "rounds_to_target", "swing",
 )  # fmt: skip
 """What of a ``TaskResult`` is in ``curves.csv`` or in compact runs, not in ``result.json``."""
 
@@ -142,9 +145,11 @@ class RunResult:
         wall_seconds: float,
         finals: Mapping[TaskName, tuple[float, float]],
         saturated: Mapping[TaskName, int] | None = None,
+        more: Mapping[TaskName, Sequence[str]] | None = None,
     ) -> RunResult:
         """``finals`` are metric and loss on a larger test set, for tasks that have one;
-        ``saturated`` counts updates with clipped values, for tasks trained in fp16."""
+        ``saturated`` counts updates with clipped values, for tasks trained in fp16; ``more`` are
+        the names of further metrics."""
         tasks = {}
         for name, task in run_metrics.tasks.items():
             last = (task.curve[-1].value, task.curve[-1].loss) if task.curve else None
@@ -165,6 +170,14 @@ class RunResult:
                 curve=tuple(task.curve),
                 raw_curve=tuple(task.raw_curve),
                 requests=tuple(task.requests),
+                more={
+                    metric: tuple(
+                        replace(point, value=values[number])
+                        for point, values in zip(task.curve, task.more, strict=True)
+                        if values
+                    )
+                    for number, metric in enumerate((more or {}).get(name, ()))
+                },
             )
         ends = [
             task.finish_time for task in run_metrics.tasks.values() if task.finish_time is not None
@@ -230,6 +243,10 @@ def write_result(folder: Path, result: RunResult) -> None:
         writer.writerows(
             (name, p.time, p.round, p.model, task.metric, p.value, p.loss) for p in points
         )
+        for metric, curve in task.more.items():
+            writer.writerows(
+                (name, p.time, p.round, p.model, metric, p.value, p.loss) for p in curve
+            )
     write_atomically(folder / CURVES, table.getvalue())
     text = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
     write_atomically(folder / RESULT, text)
@@ -251,20 +268,30 @@ def read_run(folder: Path) -> RunResult:
         )
     value = "accuracy" if schema == 1 else "value"
     points: dict[TaskName, list[Point]] = {name: [] for name in data["tasks"]}
+    more: dict[TaskName, dict[str, list[Point]]] = {name: {} for name in data["tasks"]}
     for row in rows:
-        points[row["task"]].append(
-            Point(
-                float(row["time"]),
-                int(row["round"]),
-                float(row[value]),
-                float(row["loss"]),
-                "average" if row.get("model") == "average" else "raw",
-            )
+        point = Point(
+            float(row["time"]),
+            int(row["round"]),
+            float(row[value]),
+            float(row["loss"]),
+            "average" if row.get("model") == "average" else "raw",
         )
+        task, metric = row["task"], row.get("metric")
+        if metric in (None, data["tasks"][task]["metric"]):
+            points[task].append(point)
+        else:
+            more[task].setdefault(metric, []).append(point)
     return RunResult(
         algorithm=data["algorithm"],
         seed=data["seed"],
-        tasks={name: _task_result(task, points[name]) for name, task in data["tasks"].items()},
+        tasks={
+            name: replace(
+                _task_result(task, points[name]),
+                more={metric: tuple(curve) for metric, curve in more[name].items()},
+            )
+            for name, task in data["tasks"].items()
+        },
         finish_time=data["finish_time"],
         wall_seconds=data["wall_seconds"],
         updates_per_second=data["updates_per_second"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,20 @@ def load_study(path: Path, source: str | None = None) -> Study:
     for key in SWEEP_KEYS:
         if key in table:
             raise ConfigError(key, f"is for a sweep: fedast sweep {path}", str(path))
-    study = study_of(table, path, source or path.stem)
+    study = _with_roles(study_of(table, path, source or path.stem))
     check(study, str(path))
     return study
+
+
+def _with_roles(study: Study) -> Study:
+    """Axes without a role get those that are left: the last one the series, then panels and x."""
+    left = [role for role in ROLES if role not in {axis.role for axis in study.axes}]
+    axes = []
+    for axis in reversed(study.axes):
+        role = left.pop(0) if axis.role is None and left else axis.role
+        axes.append(axis.model_copy(update={"role": role}))
+    given = {"axes": tuple(reversed(axes)), "title": study.config.title or study.name}
+    return replace(study, config=study.config.model_copy(update=given))
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -70,6 +82,10 @@ def read_table(path: Path) -> dict[str, Any]:
         raise ConfigError("", f"cannot be read ({error.strerror})", str(path)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("", f"is not valid TOML: {error}", str(path)) from error
+
+
+ROLES = ("series", "panel", "x")
+"""What an axis can be in figures."""
 
 
 def study_of(table: Mapping[str, Any], path: Path, source: str, folder: Path = Path()) -> Study:

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedast.records.files import write_atomically
 from fedast.reproduce.figures.save import DPI
+from fedast.reproduce.numbers import Numbers, numbers_of
 from fedast.reproduce.results import Key, StudyResults
 from fedast.reproduce.rows import Row, rows_of
 from fedast.reproduce.tables import summary, verdict_text
@@ -46,6 +47,8 @@ class _Section:
     rows: Sequence[Row]
     figures: Sequence[_Figure]
     variants: Sequence[_Variant]
+    numbers: Numbers | None = None
+    """Of a study without claims."""
 
 
 def environment() -> Environment:
@@ -82,6 +85,7 @@ def write_page(
                     rows_of(results),
                     [embedded(name, file) for name, file in figures.get(results.name, {}).items()],
                     [_variant(results, key, folder, scale) for key in results.folders],
+                    None if results.claims else numbers_of(results),
                 )
                 for results in all_results
             ],

@@ -46,11 +46,12 @@ class AxisConfig(Section):
 class StudyConfig(Section):
     """A whole study's file."""
 
-    title: str
+    title: str = ""
+    """Default: the file's name."""
     order: int = 100
-    where: str
-    """Where the paper has it."""
-    says: str
+    where: str = ""
+    """Where the paper has it, if it does."""
+    says: str = ""
     """What the paper says."""
     extends: str | None = None
     """One of the paper's studies; its base comes before this one's own."""

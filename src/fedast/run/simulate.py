@@ -264,6 +264,7 @@ def run_world(
             if checkpointer is None
             else checkpointer.wall_seconds,
             saturated=learner.saturated(),
+            more={task.name: [metric.name for metric in task.metrics] for task in tasks},
         )
         found = {task.name: learner.raw_module(task.name) for task in tasks}
         raw = {name: module.cpu() for name, module in found.items() if module is not None}

@@ -226,7 +226,9 @@ class Simulator:
                 self._learner.aggregate(command.task, command.requests, command.weights)
             case Evaluate():
                 found = self._learner.evaluate(command.task)
-                return Evaluated(command.task, command.round, found.metric, found.loss, found.raw)
+                return Evaluated(
+                    command.task, command.round, found.metric, found.loss, found.raw, found.more
+                )
             case MeasureVariances():
                 return VariancesMeasured(
                     {name: self._learner.variance(name) for name in command.tasks}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from fedast.parts.options import Options
@@ -23,6 +24,8 @@ Loss: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
 """(outputs, labels) -> a scalar mean"""
 Sums: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
 """(outputs, labels) -> a scalar or a vector of sums over the batch"""
+Whole: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], object]"
+"""(outputs, labels) of all samples, on the CPU -> a number"""
 
 
 class MetricOptions(Options, ABC):
@@ -44,6 +47,10 @@ class MetricOptions(Options, ABC):
     def finish(self, means: Sequence[float]) -> float:
         """The metric from the means of the sums over all samples."""
         return means[0]
+
+    def whole(self) -> Whole | None:
+        """What makes the metric of all outputs and labels at once, if no sums over batches do."""
+        return None
 
 
 class Accuracy(MetricOptions):
@@ -107,8 +114,47 @@ def mean_square(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return ((outputs.reshape(labels.shape) - labels) ** 2).mean()
 
 
+def metric(
+    function: Whole, *, name: str | None = None, higher_is_better: bool | None = None
+) -> MetricOptions:
+    """A metric from any function of (outputs, labels), which gets those of all samples at once.
+
+    >>> def largest_error(outputs, labels):
+    ...     return (outputs - labels).abs().max()
+    >>> lower = metric(largest_error, higher_is_better=False)
+    >>> lower.name, lower.higher_is_better
+    ('largest_error', False)
+
+    ``Task(metric=largest_error)`` takes the function itself; then higher is better, unless it has
+    an attribute ``higher_is_better`` that says otherwise.
+    """
+    called = name or getattr(function, "__name__", type(function).__name__)
+    if higher_is_better is None:
+        higher_is_better = bool(getattr(function, "higher_is_better", True))
+
+    class Own(MetricOptions):
+        def build(self) -> None:
+            return None
+
+        def whole(self) -> Whole:
+            return function
+
+        def __reduce__(self) -> tuple[object, ...]:
+            return partial(metric, name=called, higher_is_better=higher_is_better), (function,)
+
+    Own.__doc__ = function.__doc__
+    Own.name = called
+    Own.higher_is_better = higher_is_better
+    return Own()
+
+
+def _from_function(name: str, function: Callable[..., object]) -> type[MetricOptions]:
+    return type(metric(function))
+
+
 METRICS: Registry[MetricOptions] = Registry(
     "metrics",
     MetricOptions,  # type: ignore[type-abstract]
     [__name__],
+    adapt=_from_function,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 from fedast.aggregation.settings import ServerSide
 from fedast.algorithms.options import LearningRate
 from fedast.deprecated import renamed_keywords
-from fedast.parts.errors import ConfigError
+from fedast.parts.errors import ConfigError, nearest
 from fedast.parts.options import Section
 from fedast.parts.registry import Part
 from fedast.tasks.client_optimizers import CLIENT_OPTIMIZERS, SGD, ClientOptimizerOptions
@@ -126,19 +126,19 @@ def _no_model() -> NoReturn:
 class Task:
     """One model to train over the clients: everything a run needs to know about it.
 
-    ``model`` builds a fresh, randomly initialised module. ``train`` and
-    ``test`` are pairs of tensors or arrays whose first axis counts samples,
-    map-style datasets of (input, label) pairs, or ``Arrays`` and ``Windows``;
-    ``partition`` gives each client the indices of its training samples. Several
-    tasks may share the same data. ``final_test`` is a larger test set for the
-    last model only. ``loss`` maps (outputs, labels) to a scalar mean, by default
-    the usual one for the metric. ``metric`` is what is measured on the test set: a name
-    (``accuracy``, ``rmse``, ``perplexity``, ``package.module:Class``), or a ``MetricOptions``
-    object, which it becomes. ``augment`` changes training inputs batch by batch, at random (with
-    torch's generator, which is seeded for each request). ``step_cost`` is the
-    relative work of one local step, for the simulated delays. ``server`` says
-    what the server does with the updates of a round. ``test_batch`` is the most
-    test samples that go through the model at once, for models with large outputs.
+    ``model`` builds a fresh, randomly initialised module. ``train`` and ``test`` are pairs of
+    tensors or arrays whose first axis counts samples, map-style datasets of (input, label) pairs,
+    or ``Arrays`` and ``Windows``; ``partition`` gives each client the indices of its training
+    samples. Several tasks may share the same data. ``final_test`` is a larger test set for the last
+    model only. ``loss`` maps (outputs, labels) to a scalar mean, by default the usual one for the
+    metric. ``metric`` is what is measured on the test set: a name (``accuracy``, ``rmse``,
+    ``perplexity``, ``package.module:Class``), a ``MetricOptions`` object, which it becomes, or any
+    function of (outputs, labels), see ``fedast.metric``. Targets are for it; ``metrics`` are
+    further ones, which simulations measure and record. ``augment`` changes training inputs batch by
+    batch, at random (with torch's generator, which is seeded for each request). ``step_cost`` is
+    the relative work of one local step, for the simulated delays. ``server`` says what the server
+    does with the updates of a round. ``test_batch`` is the most test samples that go through the
+    model at once, for models with large outputs.
 
     ``model``, ``train``, ``test`` and ``partition`` may be left out together. Such a task has
     settings only: a run can be planned from it before any data is loaded, but not trained.
@@ -152,6 +152,7 @@ class Task:
     final_test: Any = None
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     metric: Any = "accuracy"
+    metrics: Sequence[Any] = ()
     augment: Callable[[torch.Tensor], torch.Tensor] | None = None
     step_cost: float = 1.0
     training: Training = field(default_factory=Training)
@@ -165,8 +166,13 @@ class Task:
             raise BadTask(f"a task's name must be a string, got {self.name!r}")
         try:
             object.__setattr__(self, "metric", METRICS.parse(self.metric, "metric"))
+            more = tuple(METRICS.parse(one, "metrics") for one in self.metrics)
+            object.__setattr__(self, "metrics", more)
         except ConfigError as error:
             self._refuse(str(error))
+        names = [one.name for one in (self.metric, *self.metrics)]
+        if len(set(names)) < len(names):
+            self._refuse(f"its metrics must have different names, got {', '.join(names)}")
         if not (self.step_cost > 0 and np.isfinite(self.step_cost)):
             self._refuse(f"step_cost must be positive, got {self.step_cost}")
         if self.test_batch is not None and self.test_batch < 1:
@@ -187,6 +193,36 @@ class Task:
     def trainable(self) -> bool:
         """Whether it has a model and data."""
         return self.train is not None
+
+    def copy(self, name: str | None = None, **changes: Any) -> Task:
+        """The same task under another name, or with other settings: its own, or those of its
+        ``training``, ``goal`` and ``allocation``.
+
+        >>> task = Task(name="wine", goal=Goal(target=0.9))
+        >>> other = task.copy("wine-slow", client_lr=0.01, target=0.95)
+        >>> other.name, other.training.client_lr, other.goal.target
+        ('wine-slow', 0.01, 0.95)
+
+        A task can be used in any number of runs, and the data of a copy is not copied.
+        """
+        own = {field.name for field in fields(self)}
+        parts: dict[str, Section] = {
+            "training": self.training, "goal": self.goal, "allocation": self.allocation
+        }  # fmt: skip
+        made: dict[str, Any] = {"name": name or self.name}
+        made |= {key: value for key, value in changes.items() if key in own}
+        for part, section in parts.items():
+            inside = {k: v for k, v in changes.items() if k in type(section).model_fields}
+            if inside:
+                try:
+                    made[part] = type(section)(**{**dict(made.get(part, section)), **inside})
+                except ValueError as error:
+                    self._refuse(" ".join(str(error).split()))
+        known = own.union(*(type(section).model_fields for section in parts.values()))
+        for key in changes:
+            if key not in known:
+                self._refuse(f"a task has no {key!r}{nearest(key, known)}")
+        return replace(self, **made)
 
     def settings(self) -> Task:
         """The same task without its model and data: quick to compare and to copy."""
