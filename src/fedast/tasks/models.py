@@ -85,9 +85,7 @@ def two_groups(channels: int) -> nn.Module:
 class WordAverage(nn.Module):
     """A text's word vectors, summed and divided by the root of their number, and a linear layer.
 
-    0 stands for no word. The root and the small initial vectors (deviation 0.1) are for plain SGD:
-    with a mean and PyTorch's initialization, rates at which the vectors learn are too large for
-    the linear layer.
+    0 stands for no word. Vectors begin small (deviation 0.1).
     """
 
     def __init__(self, words: int = 10_000, embedded: int = 32, classes: int = 2) -> None:

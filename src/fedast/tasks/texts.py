@@ -15,6 +15,7 @@ from pydantic import Field, SerializeAsAny
 
 from fedast.core.streams import Stream
 from fedast.parts.registry import Part
+from fedast.tasks.client_optimizers import Adam
 from fedast.tasks.data.messages import ALPHABET, MIN_MESSAGES
 from fedast.tasks.options import TaskOptions
 from fedast.tasks.partitions import PARTITIONS, Dirichlet, PartitionOptions
@@ -38,9 +39,10 @@ class IMDB(TaskOptions):
     defaults: ClassVar[Task] = Task(
         name=name,
         step_cost=0.2,
-        # Three epochs over a client's 100 reviews. The rate reaches 0.84 in one epoch of training
-        # in one place; it was not tuned for clients with skewed labels.
-        training=Training(local_steps=18, batch_size=16, client_lr=0.3),
+        # Three epochs over a client's 100 reviews. Most words are rare, so plain SGD either does not
+        # move their vectors (rate 0.3) or diverges (2.0). With Adam, 200 clients and FedAST(D) came
+        # to 0.84 within 200 rounds.
+        training=Training(local_steps=18, batch_size=16, client_lr=0.003, client_optimizer=Adam()),
     )
     partition: Annotated[SerializeAsAny[PartitionOptions], Part(PARTITIONS)] = Dirichlet(alpha=0.5)
     """How reviews are split over clients, by their label (fedast list partitions)."""
