@@ -240,7 +240,8 @@ def own_ray(cores: int) -> None:
     from fedast.training.ray_connection import require_ray
 
     require_ray()
-    os.environ["RAY_worker_niceness"] = "0"  # (15 by default: others on the machine come first)
+    # 15 by default: others on the machine come first.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
     import ray
 
     ray.init(
@@ -344,7 +345,7 @@ def bytes_sent(options: argparse.Namespace) -> dict[str, float]:
 
     subprocess.run(["ip", "link", "set", "lo", "up"], check=False, capture_output=True)
     require_ray()
-    os.environ["RAY_worker_niceness"] = "0"
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
     import ray
     from ray.cluster_utils import Cluster
 

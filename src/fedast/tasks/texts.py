@@ -39,8 +39,8 @@ class IMDB(TaskOptions):
     defaults: ClassVar[Task] = Task(
         name=name,
         step_cost=0.2,
-        # Three epochs over a client's 100 reviews. Most words are rare, so plain SGD either does not
-        # move their vectors (rate 0.3) or diverges (2.0). With Adam, 200 clients and FedAST(D) came
+        # Three epochs over a client's 100 reviews. Most words are rare: plain SGD either does not
+        # move their vectors (at 0.3) or diverges (at 2). With Adam, 200 clients and FedAST(D) came
         # to 0.84 within 200 rounds.
         training=Training(local_steps=18, batch_size=16, client_lr=0.003, client_optimizer=Adam()),
     )
