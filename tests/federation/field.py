@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,6 +62,7 @@ class Field:
     ) -> None:
         """``nats_on``, ``server_on``: disks of NATS and of the server, if not ``folder``."""
         self.bed = NatsBed(nats_on or folder, clients=clients, patience=2.0)
+        self._apart = nats_on is not None
         self.folder = folder
         self.run = (server_on or folder) / "run"
         self.clients = clients
@@ -99,14 +101,25 @@ class Field:
         where = ("--server", f"tls://localhost:{port}")
         self.processes[name] = self.launch([*arguments, *where], self.folder / f"{name}.log")
 
+    def _credentials(self, name: str) -> str:
+        """Where a process has its keys: on its own machine, also if NATS is on another disk (in a
+        federation's folder it would write a log too, which keeps that disk busy)."""
+        keys = self.bed.layout.credentials(name)
+        if self._apart:
+            own = self.folder / "own" / name
+            if not own.exists():
+                shutil.copytree(keys, own)
+            keys = own
+        return str(keys)
+
     def start_server(self, out: Path | None = None) -> None:
-        creds = str(self.bed.layout.credentials(SERVER))
+        creds = self._credentials(SERVER)
         where = str(out or self.run)
         self._start("server", "serve", str(self.config), "--creds", creds, "--out", where)
 
     def start_client(self, number: int) -> None:
         name = client_name(number)
-        creds = str(self.bed.layout.credentials(name))
+        creds = self._credentials(name)
         self._start(name, "client", str(self.config), "--creds", creds)
 
     def start_all(self) -> None:

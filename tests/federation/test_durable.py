@@ -72,13 +72,14 @@ def test_nats_comes_back_empty_or_older(tmp_path: Path, server_too: bool) -> Non
                 field.wait_for_entries(entries + 30)
                 field.bed.kill()
             field.faults["nats older" if older else "nats empty"] += 1
-            if server_too and not field.ended:
+            killed = server_too and not field.ended
+            if killed:
                 field.kill("server")
             shutil.rmtree(folder)
             if older:
                 shutil.copytree(tmp_path / f"copy-{entries}", folder)
             field.bed.start()
-            if server_too and not field.ended:
+            if killed:
                 field.start_server()
         finish(field)
 
