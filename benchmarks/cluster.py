@@ -377,6 +377,7 @@ def bytes_sent(options: argparse.Namespace) -> dict[str, float]:
     trainer.close()
     size = base.numel() * base.element_size()
     update = (one - version) / count
+    ray.shutdown()
     nodes.shutdown()
     return {"update": update, "version": version, "size": size}
 

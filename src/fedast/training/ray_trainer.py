@@ -34,6 +34,8 @@ _AHEAD = 2
 """Messages that an actor has at a time: one in work, one waiting."""
 _TRIES = 10
 """A unit whose actor is lost so many times has failed: perhaps it is what kills them."""
+_FAILURES = 20
+"""So many actors in a row may die while they start."""
 _PATIENCE = 600.0
 """Seconds without any actor, after which the cluster is taken to have no room."""
 
@@ -116,6 +118,7 @@ class RayTrainer:
         self._open: dict[TaskName, list[tuple[_Key, Job]]] = {name: [] for name in device_tasks}
         """Batches that are not full yet."""
         self._alone = time.monotonic()
+        self._failures = 0
         self.sent = {"versions": 0, "messages": 0}
         """How many went to actors so far."""
         for _ in range(max(1, actors)):
@@ -371,20 +374,23 @@ class RayTrainer:
             facts = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
             raise TrainingFailed(f"an actor cannot start: {last_line(error)}") from None
-        except self._ray.exceptions.RayActorError as error:
-            if error.__cause__ is not None or "creation task" in str(error).lower():
+        except self._ray.exceptions.RayError as error:
+            self._failures += 1
+            wrong = error.__cause__ is not None or "creation task" in str(error).lower()
+            if wrong or self._failures > _FAILURES:
                 raise TrainingFailed(f"an actor cannot start: {last_line(error)}") from None
             self._start()  # its process died
             return
+        self._failures = 0
         # (The node may have joined the cluster after the others were asked.)
         name = f"of actor {len(self._facts) + 1}"
         nodes = {**self._facts, name: facts}
-        wrong = problems(my_facts(), nodes, allow_mixed=self._mixed, gpus=self._gpus > 0)
-        if wrong:
+        found = problems(my_facts(), nodes, allow_mixed=self._mixed, gpus=self._gpus > 0)
+        if found:
             self._ray.kill(actor)
             if not self._hands and not self._starting:
-                raise TrainingFailed(wrong[0])
-            _log.warning("an actor is not used: %s", wrong[0])
+                raise TrainingFailed(found[0])
+            _log.warning("an actor is not used: %s", found[0])
             return
         self._facts = nodes
         self._hands.append(_Hand(actor))
