@@ -5,6 +5,7 @@ Everything on it is in the repository or made from it; nothing is fetched.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -43,6 +44,8 @@ myst_heading_anchors = 4
 
 # --- notebooks and examples ---------------------------------------------------------------
 
+# The notebook calls fedast, as in a shell in which this environment is active.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600
