@@ -18,7 +18,7 @@ from fedast.config.load import load
 from fedast.config.resolve import resolve
 from fedast.records.run import RunResult
 from fedast.run.batch import BatchRun, run_batch
-from fedast.run.execute import memory_notes
+from fedast.run.execute import data_notes
 
 USES = ("never", "always", "auto")
 
@@ -37,7 +37,7 @@ def main() -> None:
         settings = [f"tasks.{name}.calibration.use={use}" for name in names]
         config = resolve(load(args.config, settings), args.config.parent)
         limit = config.simulation.max_time or 0.0
-        for note in memory_notes(config) if use == "always" else ():
+        for note in data_notes(config) if use == "always" else ():
             print(f"- {note}")
         for seed in range(args.first_seed, args.first_seed + args.seeds):
             out = None if args.out is None else args.out / use / f"seed-{seed}"

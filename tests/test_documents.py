@@ -127,20 +127,20 @@ def test_the_configuration_of_the_readme_is_the_quickstart() -> None:
 
 def test_the_python_of_the_readme_runs() -> None:
     (snippet,) = blocks("README.md", "python")
-    x, y = torch.randn(400, 8), torch.randint(3, (400,))
+    x, y = torch.randn(800, 8), torch.randint(3, (800,))
     names = {
         "MyModule": lambda: torch.nn.Linear(8, 3),
         "x": x,
         "y": y,
         "test_x": x,
         "test_y": y,
-        "indices_per_client": np.array_split(np.arange(400), 40),
+        "indices_per_client": np.array_split(np.arange(800), 40),
         "another": Task(
             name="another",
             model=lambda: torch.nn.Linear(8, 3),
             train=(x, y),
             test=(x, y),
-            partition=np.array_split(np.arange(400), 40),
+            partition=np.array_split(np.arange(800), 40),
             training=Training(local_steps=2, batch_size=5),
             goal=Goal(max_rounds=2),
         ),

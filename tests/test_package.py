@@ -78,10 +78,11 @@ def fedast(dist: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
     base = os.environ.get("FEDAST_PACKAGE_PYTHON", sys.executable)
     if not (place / "bin" / "python").exists():
         ran(base, "-m", "venv", place, cwd=REPOSITORY)
-    pip = [place / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    python = place / "bin" / "python"
+    pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     ran(*pip, "-c", REPOSITORY / "constraints.txt", dist[1], cwd=place)
     ran(*pip, "--no-deps", "--force-reinstall", dist[1], cwd=place)  # if another was there
-    ran(place / "bin" / "python", "-m", "pip", "check", cwd=place)
+    ran(python, "-m", "pip", "check", cwd=place)
     return place / "bin" / "fedast"
 
 

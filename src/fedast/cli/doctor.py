@@ -127,10 +127,9 @@ def _torch() -> Iterator[Finding]:
         return
     yield Finding("PyTorch", "works", f"{torch.__version__}, {os.cpu_count()} cores")
     if not torch.cuda.is_available():
-        built = torch.version.cuda
-        why = "no GPU that PyTorch can use"
-        how = "" if built else "for an NVIDIA GPU install a build of PyTorch with CUDA"
-        yield Finding("GPU", "missing", f"{why}; training runs on the CPU", how)
+        how = "check nvidia-smi" if torch.version.cuda else "install a build of PyTorch with CUDA"
+        text = "none that PyTorch can use; training runs on the CPU"
+        yield Finding("GPU", "missing", text, f"if there is an NVIDIA GPU: {how}")
         return
     for number in range(torch.cuda.device_count()):
         about = torch.cuda.get_device_properties(number)
@@ -142,7 +141,9 @@ def _kernels() -> Iterator[Finding]:
     """The hand-written kernels need Triton, on a GPU only."""
     problem = _import_problem("triton")
     if not problem:
-        yield Finding("GPU kernels", "works", f"Triton {version('triton')}")
+        triton = importlib.import_module("triton")
+        found = getattr(triton, "__version__", "of unknown version")
+        yield Finding("GPU kernels", "works", f"Triton {found}")
         return
     text = "Triton cannot be imported; other code is used in place of the kernels, on a GPU slower"
     yield Finding("GPU kernels", "missing", text, "pip install triton (Linux)")

@@ -67,7 +67,7 @@ class TaskMetrics:
     raw_curve: list[Point] = field(default_factory=list)
     """Of the newest model, where an average decides; not at every evaluation."""
     more: list[tuple[float, ...]] = field(default_factory=list)
-    """Of the task's further metrics, as many as ``curve`` has points."""
+    """Of the task's further metrics, if it has any: as many as ``curve`` has points."""
     requests: list[tuple[float, int]] = field(default_factory=list)
     """Reallocations: the time, and the number of active requests from then on."""
     staleness: dict[int, int] = field(default_factory=dict)
@@ -140,7 +140,8 @@ class RunMetrics:
         task = self.tasks[event.task]
         model: Model = "average" if event.task in self._averaged else "raw"
         task.curve.append(Point(now, event.round, event.metric, event.loss, model))
-        task.more.append(event.more)
+        if event.more:
+            task.more.append(event.more)
         if event.raw is not None:
             task.raw_curve.append(Point(now, event.round, *event.raw))
         sound = math.isfinite(event.metric) and math.isfinite(event.loss)

@@ -174,7 +174,6 @@ class RunResult:
                     metric: tuple(
                         replace(point, value=values[number])
                         for point, values in zip(task.curve, task.more, strict=True)
-                        if values
                     )
                     for number, metric in enumerate((more or {}).get(name, ()))
                 },

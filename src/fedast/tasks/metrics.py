@@ -128,7 +128,7 @@ def metric(
     ``Task(metric=largest_error)`` takes the function itself; then higher is better, unless it has
     an attribute ``higher_is_better`` that says otherwise.
     """
-    called = name or getattr(function, "__name__", type(function).__name__)
+    called = str(name or getattr(function, "__name__", type(function).__name__))
     if higher_is_better is None:
         higher_is_better = bool(getattr(function, "higher_is_better", True))
 
