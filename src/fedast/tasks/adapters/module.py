@@ -101,7 +101,7 @@ class AdapterModel(nn.Module):
         adapters = {inside: node.get(leaf) for inside, node, leaf in self._places}
         structure = self._structures.on(ids.device)
         structure.drop_out(self.training)
-        arguments = {"input_ids": ids, "attention_mask": self._mask(ids, tokens)}
+        arguments: dict[str, Any] = {"input_ids": ids, "attention_mask": self._mask(ids, tokens)}
         if self.design.base.decoder:
             arguments["use_cache"] = False
         logits: torch.Tensor = functional_call(structure.module, adapters, (), arguments).logits
