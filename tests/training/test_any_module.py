@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedast.learner.local import LocalLearner
 from fedast.tasks.client_optimizers import SGD
 from fedast.tasks.paper import crop_and_flip
 from fedast.tasks.task import Task, Training
@@ -23,7 +22,6 @@ from fedast.training.batched import BatchedTrainer
 from fedast.training.kernels.agreement import randomness_of
 from fedast.training.kernels.choose import say_once
 from fedast.training.kernels.general import GeneralNet
-from fedast.training.kernels.net import Precision
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer
 
 CPU = torch.device("cpu")
@@ -287,11 +285,6 @@ def test_what_cannot_be_stacked_says_once_which_layer_and_why(
     assert caplog.text.count("trained client by client") == 1
 
 
-def attentive() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(tokens(Attention(0.0), nn.LayerNorm(3)), nn.Linear(WIDTH, 4))
-
-
 def in_single_precision(model: Callable[[], nn.Module], **fields: Any) -> DeviceTask:
     """Built by ``make_task`` in double precision, made single."""
     task = make_task(model, inputs=torch.randn(30, WIDTH), **fields)
@@ -312,65 +305,3 @@ def test_modules_of_common_layers_in_single_precision(blocks: list[str]) -> None
     for one, other in zip(serial, trainer.train("t", jobs), strict=True):
         # An instance normalised over four pixels, or a ReLU at zero, may amplify rounding.
         assert float((other.delta - one.delta).norm()) <= 1e-2 * float(one.delta.norm())
-
-
-@pytest.mark.parametrize(("precision", "counts"), [("fp16", True), ("bf16", False)])
-def test_half_precision_marks_the_clients_whose_values_are_too_large(
-    precision: Precision, counts: bool
-) -> None:
-    device_task = in_single_precision(attentive)
-    base = device_task.model.read()
-    trainer = BatchedTrainer({"t": device_task}, 3, precision=precision)
-    assert not trainer.alone
-    exact = SerialTrainer({"t": device_task}, 3)
-    for wild in ([], [1], [0, 2], []):
-        jobs = [Job(n, n, base * (1e5 if n in wild else 1.0)) for n in range(3)]
-        found = trainer.train("t", jobs)
-        marks = [None if update.saturated is None else int(update.saturated) for update in found]
-        assert marks == ([int(n in wild) for n in range(3)] if counts else [None] * 3)
-        for n, wanted in enumerate(exact.train("t", jobs)):
-            if n not in wild:
-                off = float((found[n].delta - wanted.delta).norm() / wanted.delta.norm())
-                assert 0 < off < 0.05
-            elif counts:  # its steps are left out: only weight decay moves it
-                assert bool(found[n].delta.isfinite().all())
-
-
-def test_what_overflows_is_counted_in_a_run() -> None:
-    task = in_single_precision(attentive, optimizer=SGD(momentum=0.5)).task
-    wild = replace(task, training=task.training.model_copy(update={"client_lr": 1e7}))
-    for one, each in ((task, 0), (wild, 1)):
-        learner = LocalLearner(
-            [one],
-            {"t": 1.0},
-            seed=3,
-            device=CPU,
-            variance_window=0,
-            trainer=partial(BatchedTrainer, precision="fp16"),
-        )
-        for request in range(3):
-            learner.dispatch(request, "t", request, 0)
-            learner.accept(request, "t")
-        learner.aggregate("t", (0, 1, 2))
-        assert learner.saturated() == {"t": 3 * each}
-
-
-class Widened(nn.Linear):
-    """Has no half precision."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if torch.is_autocast_enabled(x.device.type):
-            raise RuntimeError("not in half precision")
-        return super().forward(x)
-
-
-def test_a_model_that_has_no_half_precision_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    say_once.cache_clear()
-    device_task = in_single_precision(lambda: nn.Sequential(nn.Tanh(), Widened(WIDTH, 4)))
-    for _ in range(2):
-        trainer = BatchedTrainer({"t": device_task}, 3, precision="fp16")
-        assert not trainer.alone
-        (update,) = trainer.train("t", [Job(1, 1, device_task.model.read())])
-        assert update.saturated is None
-    assert caplog.text.count("is not trained in fp16") == 1
-    assert "its layer '1' (Widened): not in half precision" in caplog.text

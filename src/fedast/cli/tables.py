@@ -75,9 +75,8 @@ def saturation_warnings(results: Sequence[RunResult], where: str = "") -> list[s
         if count:
             lines.append(
                 f"warning: {where}task {name!r}: {count} of {sum(task.updates for task in found)} "
-                "updates had values too large for fp16, which were cut off (or the step was left "
-                "out); run again with --set compute.precision=tf32 (or fp32), or lower the task's "
-                "client_lr"
+                "updates had values too large for fp16, which were cut off; run again with "
+                "--set compute.precision=tf32 (or fp32), or lower the task's client_lr"
             )
     return lines
 

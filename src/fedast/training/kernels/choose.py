@@ -29,8 +29,6 @@ def say_once(what: str) -> None:
     _log.warning("%s", what)
 
 
-_HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
-
 Build: TypeAlias = Callable[[int], Net]
 """Makes a net of a number of copies."""
 
@@ -64,29 +62,19 @@ def choose(
             )
     used = used_parameters(device_task)
 
-    def general(half: torch.dtype | None, how: Training, copies: int) -> Net:
-        return GeneralNet(
-            module, device_task.loss, copies, how, used, draws=randomness.draws, half=half
-        )
+    def general(how: Training, copies: int) -> Net:
+        return GeneralNet(module, device_task.loss, copies, how, used, draws=randomness.draws)
 
     # Gradients are compared by a step of plain SGD: those of other optimizers may be large where
     # a gradient is all rounding.
-    simple = _with_plain_sgd(training)
-    half = _HALF.get(precision) if device_task.model.parameters[0].dtype == torch.float32 else None
-    problem = disagreement(partial(general, half, simple), device_task, precision, randomness)
-    if problem is not None and half is not None:
-        say_once(
-            f"task {device_task.task.name!r} is not trained in {precision}, but in single "
-            f"precision (TF32 on a GPU): {problem}"
-        )
-        half = None
-        problem = disagreement(partial(general, half, simple), device_task, precision, randomness)
+    simple = partial(general, _with_plain_sgd(training))
+    problem = disagreement(simple, device_task, precision, randomness)
     if problem is not None:
         raise Unstackable(problem)
     if not _by_entry(training):
         name = training.client_optimizer.name
         raise Unstackable(f"its client optimizer {name} does not step every entry by itself")
-    return partial(general, half, training)
+    return partial(general, training)
 
 
 def _with_plain_sgd(training: Training) -> Training:

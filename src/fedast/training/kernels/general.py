@@ -10,9 +10,8 @@ from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedast.tasks.dataset import mapped
 from fedast.tasks.task import Training
-from fedast.training.kernels.net import GRADIENT_SCALE, Layout
+from fedast.training.kernels.net import Layout
 from fedast.training.stepping import Stepper
 
 Tensors = dict[str, torch.Tensor]
@@ -21,12 +20,9 @@ Tensors = dict[str, torch.Tensor]
 @final
 class GeneralNet:
     """Trained parameters and floating-point buffers have a row per copy. Frozen parameters and
-    integer buffers (counters, masks) are kept once: they are the same for all.
+    integer buffers (counters, masks) are kept once: they are the same for all."""
 
-    In half precision, operations that gain from it are done in it (torch's autocast), the rest and
-    all that is kept in the model's own. In fp16 the loss is multiplied before the backward pass, so
-    that small gradients do not underflow. If a gradient is still not finite, the copy's step is
-    left out and the copy is marked."""
+    saturated = None
 
     def __init__(
         self,
@@ -37,10 +33,9 @@ class GeneralNet:
         used: tuple[bool, ...],
         *,
         draws: bool = False,
-        half: torch.dtype | None = None,
     ) -> None:
         """``used`` says which parameters the loss depends on; the others stay as they are.
-        ``draws``: the module draws random numbers. ``half``: a type of half precision to use."""
+        ``draws``: the module draws random numbers."""
         self._module = module
         self._layout = Layout.of(module)
         self._how = how
@@ -63,25 +58,14 @@ class GeneralNet:
         trained = [self._parameters[name] for name in self._trained]
         self._stepper = None if optimizer.plain else Stepper(how, trained, stacked=True)
 
-        device = first.device
-        self.saturated = (
-            torch.zeros(copies, dtype=torch.int32, device=device) if half is torch.float16 else None
-        )
-        self._scale = 1.0 if self.saturated is None else GRADIENT_SCALE
-
         def one(
             parameters: Tensors, buffers: Tensors, counters: Tensors, inputs: Any, labels: Any
         ) -> tuple[torch.Tensor, tuple[Tensors, Tensors]]:
             state = {name: value.clone() for name, value in {**buffers, **counters}.items()}
             everything = {**parameters, **self._frozen, **state}
-            # Without its cache, which would keep a graph's tensors.
-            mixed = torch.autocast(device.type, half, half is not None, cache_enabled=False)
-            with mixed:
-                outputs = functional_call(module, everything, (inputs,))
-            if half is not None:
-                outputs = _like(outputs, first)
+            outputs = functional_call(module, everything, (inputs,))
             after = [{name: everything[name] for name in part} for part in (buffers, counters)]
-            return self._scale * loss(outputs, labels), (after[0], after[1])
+            return loss(outputs, labels), (after[0], after[1])
 
         self._gradients = vmap(
             grad_and_value(one, has_aux=True),
@@ -106,8 +90,6 @@ class GeneralNet:
             mine.copy_(self._initial[name])
         if self._stepper is not None:
             self._stepper.begin()
-        if self.saturated is not None:
-            self.saturated.zero_()
 
     def read(self) -> torch.Tensor:
         copies = len(next(iter(self._parameters.values())))
@@ -120,12 +102,10 @@ class GeneralNet:
             gradients, (losses, (buffers, counters)) = self._gradients(
                 self._parameters, self._buffers, self._counters, inputs, labels
             )
-        found = [gradients[name] for name in self._trained]
-        if self.saturated is not None:
-            found, buffers = self._sound(found, buffers, self.saturated)
         for mine, new in ((self._buffers, buffers), (self._counters, counters)):
             for name, value in mine.items():
                 value.copy_(new[name])
+        found = [gradients[name] for name in self._trained]
         if self._stepper is not None:
             self._stepper.step(found, self._how.client_lr if self.lr is None else self.lr)
         else:  # the same for all parameters at once, which is faster
@@ -133,23 +113,4 @@ class GeneralNet:
             torch._foreach_mul_(parameters, 1.0 - self._how.client_lr * self._how.weight_decay)
             torch._foreach_add_(parameters, found, alpha=-self._how.client_lr)
         assert isinstance(losses, torch.Tensor)
-        return losses / self._scale if self._scale != 1.0 else losses
-
-    def _sound(
-        self, found: list[torch.Tensor], buffers: Tensors, saturated: torch.Tensor
-    ) -> tuple[list[torch.Tensor], Tensors]:
-        """Gradients in their own scale, and buffers; those of copies in which a value was too large
-        are zero and as before. Such copies are marked."""
-        finite = torch.stack([part.flatten(1).isfinite().all(dim=1) for part in found]).all(dim=0)
-        saturated.logical_or_(~finite)
-
-        def chosen(part: torch.Tensor, other: torch.Tensor | float) -> torch.Tensor:
-            return torch.where(finite.view(-1, *(1,) * (part.dim() - 1)), part, other)
-
-        kept = {name: chosen(new, self._buffers[name]) for name, new in buffers.items()}
-        return [chosen(part / self._scale, 0.0) for part in found], kept
-
-
-def _like(outputs: Any, one: torch.Tensor) -> Any:
-    """Outputs in the model's own precision, for the loss."""
-    return mapped(lambda part: part.to(one.dtype) if part.is_floating_point() else part, outputs)
+        return losses

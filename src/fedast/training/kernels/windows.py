@@ -5,7 +5,7 @@ matrix that holds the weights four times, moved by one pixel each time, makes th
 window from it, so there are a quarter as many columns as there are places of the convolution. The
 samples come last in memory, so that everything else is done on long contiguous rows.
 
-With few channels this takes less than half as long as torch's own convolution and pooling. With
+With few channels this takes about half as long as torch's own convolution and pooling. With
 many it does not, because the matrix has (1 + 1/k)^2 times as many entries as are needed.
 """
 
@@ -20,8 +20,8 @@ from torch.nn.functional import pad
 
 from fedast.training.kernels.net import Descent
 
-_FEW = 512
-"""The most pairs of an input and an output channel for which it is faster."""
+_FEW = 128
+"""The most pairs of an input and an output channel for which it is done; more was not measured."""
 
 
 def fits(conv: nn.Conv2d) -> bool:
