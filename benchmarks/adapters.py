@@ -45,7 +45,8 @@ def measure(chosen: argparse.Namespace, copies: int) -> dict[str, Any]:
     device = torch.device(chosen.device)
     torch.set_num_threads(chosen.threads)
     kind = LoraCausalLM if chosen.causal else LoraClassifier
-    options = kind(base=chosen.base, texts=words, length=chosen.length, lora=Lora(r=8))
+    texts: Any = words
+    options = kind(base=chosen.base, texts=texts, length=chosen.length, lora=Lora(r=8))
     clients = max(copies, 4)
     task = options.build(clients, 1, "t")
     how = task.training.model_copy(update={"local_steps": chosen.steps, "batch_size": chosen.batch})

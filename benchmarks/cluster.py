@@ -206,7 +206,7 @@ def processor_time() -> float:
     return sum(t.user + t.system for t in times)
 
 
-def whole_run(options: argparse.Namespace, trainer: dict[str, Any]) -> dict[str, Any]:
+def whole_run(options: argparse.Namespace, trainer: Any) -> dict[str, Any]:
     from fedast import FedASTStatic
 
     requests, buffer = 6 * options.workers, options.workers

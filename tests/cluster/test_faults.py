@@ -69,7 +69,7 @@ def test_what_no_node_has_is_refused(cluster: Any) -> None:
 
 @pytest.mark.parametrize(("asked", "most"), [({}, 3), ({"cores": 0.5}, 6), ({"gpus": 0.5}, 2)])
 def test_runs_get_what_they_asked_for_and_no_more(
-    asked: dict[str, float], most: int, cluster: Any, tmp_path: Path
+    asked: dict[str, Any], most: int, cluster: Any, tmp_path: Path
 ) -> None:
     """Three cores, and for a while a node with a GPU, as far as Ray is concerned."""
     big = {**SMALL, "num_cpus": 4, "num_gpus": 1}

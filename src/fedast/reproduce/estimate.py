@@ -111,10 +111,11 @@ def estimate(
     runs = []
     for variant in study.variants():
         config = variant.config(1, "full")
-        tasks = [replace(task, name=one.name) for one in config.tasks]
+        tasks = [replace(task, name=one.name or one.use) for one in config.tasks]
         spec = plan(tasks, config.algorithm, config.simulation)[0]
-        evaluations = updates / config.algorithm.updates_per_round(spec.buffer_size)
-        evaluations /= spec.evaluate_every
+        per_round = config.algorithm.updates_per_round(spec.buffer_size)
+        assert per_round is not None, "the study's algorithms take a fixed number in a round"
+        evaluations = updates / per_round / spec.evaluate_every
         seconds_each = (updates * best.ms + evaluations * evaluation_ms) / 1e3
         runs.append(
             Hours(len(tasks), variant.key[1], evaluations, len(tasks) * seconds_each / 3600)

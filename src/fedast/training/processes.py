@@ -88,9 +88,11 @@ class ProcessTrainer:
         for worker in self._workers * _AHEAD:
             if waiting:
                 worker.send(task, waiting.popleft())
-        while busy := {worker.pipe: worker for worker in self._workers if worker.busy}:
-            for pipe in wait(list(busy)):
-                worker = busy[pipe]
+        while busy := [worker for worker in self._workers if worker.busy]:
+            ready = wait([worker.pipe for worker in busy])
+            for worker in busy:
+                if worker.pipe not in ready:
+                    continue
                 worker.receive()
                 if waiting:
                     worker.send(task, waiting.popleft())

@@ -110,7 +110,7 @@ class ConvPool:
 
 def _places(matrix: torch.Tensor, size: int) -> list[torch.Tensor]:
     """Where the four sets of weights are in a matrix, each shaped like the weights."""
-    square = matrix[..., :-1].unflatten(-1, (-1, size + 1, size + 1))
+    square = torch.unflatten(matrix[..., :-1], -1, (-1, size + 1, size + 1))
     return [
         square[:, down, right, :, :, down : down + size, right : right + size]
         for down in (0, 1)
@@ -168,7 +168,7 @@ class _Room:
     def _blocks(self, pixels: torch.Tensor) -> torch.Tensor:
         """(copy, channel, row, column, sample) with rows and columns in pairs."""
         _, _, tall, broad = self._sides
-        return pixels.unflatten(3, (broad, 2)).unflatten(2, (tall, 2))
+        return torch.unflatten(torch.unflatten(pixels, 3, (broad, 2)), 2, (tall, 2))
 
     def fill(self, x: torch.Tensor) -> None:
         """Put the pixels into the columns."""
