@@ -39,13 +39,15 @@ def measure(chosen: argparse.Namespace, copies: int) -> dict[str, Any]:
 
     from fedast.tasks.adapters.base import base_of
     from fedast.tasks.adapters.options import Lora, LoraCausalLM, LoraClassifier
+    from fedast.tasks.adapters.texts import TEXTS
     from fedast.training.batched import BatchedTrainer
     from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Trainer
 
     device = torch.device(chosen.device)
     torch.set_num_threads(chosen.threads)
     kind = LoraCausalLM if chosen.causal else LoraClassifier
-    options = kind(base=chosen.base, texts=words, length=chosen.length, lora=Lora(r=8))
+    texts = TEXTS.parse(words, "texts")
+    options = kind(base=chosen.base, texts=texts, length=chosen.length, lora=Lora(r=8))
     clients = max(copies, 4)
     task = options.build(clients, 1, "t")
     how = task.training.model_copy(update={"local_steps": chosen.steps, "batch_size": chosen.batch})

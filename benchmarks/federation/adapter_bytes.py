@@ -1,6 +1,6 @@
 """What a federation sends for adapters, beside the whole model: a real nats-server on loopback.
 
-    python benchmarks/federation/adapter_bytes.py examples/adapters-small.toml --clients 2 --rounds 2
+    python benchmarks/federation/adapter_bytes.py examples/adapters-small.toml --clients 2
 
 Server and clients are in one process and use the transport that real ones use; every upload and
 every model that a client downloads is measured as it goes over the connection, before TLS.

@@ -111,7 +111,7 @@ def test_a_step_is_that_of_peft_and_torch_optim(place: Path) -> None:
         weight_decay=task.training.weight_decay,
     )
     logits = theirs(input_ids=ids).logits
-    torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten().long()).backward()
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten().long()).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     moved = torch.cat(
         [

@@ -55,7 +55,8 @@ class Base:
     @property
     def vocabulary(self) -> int:
         """Tokens that it has an embedding for."""
-        return int(self._model.get_input_embeddings().num_embeddings)
+        model: Any = self._model
+        return int(model.get_input_embeddings().num_embeddings)
 
     @property
     def origin(self) -> str:

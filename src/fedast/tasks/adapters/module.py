@@ -167,7 +167,7 @@ class _Node(nn.Module):
                 missing_keys.append(prefix + name)
             else:
                 value.copy_(given)
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing_keys, *rest)  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing_keys, *rest)
 
 
 @dataclass(frozen=True, slots=True)
