@@ -37,9 +37,9 @@ class IMDB(TaskOptions):
     datasets = ("imdb",)
     defaults: ClassVar[Task] = Task(
         name=name,
-        goal=Goal(target=0.8),
         step_cost=0.2,
-        # Three epochs over a client's 100 reviews.
+        # Three epochs over a client's 100 reviews. The rate reaches 0.84 in one epoch of training
+        # in one place; it was not tuned for clients with skewed labels.
         training=Training(local_steps=18, batch_size=16, client_lr=0.3),
     )
     partition: Annotated[SerializeAsAny[PartitionOptions], Part(PARTITIONS)] = Dirichlet(alpha=0.5)
@@ -95,7 +95,7 @@ class ChitChat(TaskOptions):
     datasets = ("chitchat",)
     defaults: ClassVar[Task] = Task(
         name=name,
-        goal=Goal(target=0.4, evaluate_hint=2),
+        goal=Goal(evaluate_hint=2),
         step_cost=0.555,  # Shakespeare's
         training=Training(
             local_steps=27, batch_size=64, client_lr=7.0, weight_decay=7e-5, sampling="independent"
