@@ -39,7 +39,6 @@ def measure(chosen: argparse.Namespace, copies: int) -> dict[str, Any]:
 
     from fedast.tasks.adapters.base import base_of
     from fedast.tasks.adapters.options import Lora, LoraCausalLM, LoraClassifier
-    from fedast.tasks.adapters.texts import TEXTS
     from fedast.training.batched import BatchedTrainer
     from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Trainer
 
