@@ -78,7 +78,7 @@ def test_file_and_line(folder: Path, use: str, place: str, status: int) -> None:
     assert "Traceback" not in done.stderr
     done = attempt(folder, use, "--trainer", "serial", "--debug")
     assert done.returncode == status
-    assert done.stderr.startswith("Traceback")
+    assert "\nTraceback (most recent call last):\n" in f"\n{done.stderr}"
     assert f"line {place.rpartition(':')[2].partition(',')[0]}, in" in done.stderr
     assert line in done.stderr.splitlines()
 

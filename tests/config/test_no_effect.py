@@ -567,8 +567,10 @@ def test_every_option_of_an_embedded_task(name: str) -> None:
 
 
 def test_options_of_the_other_tasks_are_known_here() -> None:
-    """Fashion-MNIST's ReLU and Shakespeare's test set are tried where their data is."""
+    """Fashion-MNIST's ReLU, Shakespeare's test set and what reviews and messages have are tried
+    where their data is."""
     tried = {*TASKS.builtin["mnist"].model_fields, "relu_on_logits", "test_windows", "final_test"}
+    tried |= {"words", "length", "embedded", "split_seed", "min_messages"}
     for kind in TASKS.builtin.values():
         if kind.datasets:
             assert set(kind.model_fields) <= tried

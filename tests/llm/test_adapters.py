@@ -252,7 +252,7 @@ def test_only_adapters_can_be_exported_for_peft(tmp_path: Path) -> None:
     out = tmp_path / "out"
     file = tmp_path / "run.toml"
     file.write_text('[simulation]\nclients = 4\n[[tasks]]\nuse = "synthetic"\nmax_rounds = 1\n')
-    assert CliRunner().invoke(cli, ["run", str(file), "--out", str(out)]).exit_code == 0
+    assert CliRunner().invoke(cli, ["run", str(file), "--out", str(out)]).exit_code == 3
     said = CliRunner().invoke(cli, ["export", str(out), "synthetic", "--to", "peft"])
     assert said.exit_code == 2
     assert said.output.strip() == (

@@ -110,7 +110,7 @@ def test_the_command_refuses_in_one_line(stopped: Path, tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    _, line = done.stderr.splitlines()  # after what it is doing
     assert line.startswith("error: ")
     assert "simulation.delay.scale" in line
 

@@ -95,7 +95,10 @@ def study_of(table: Mapping[str, Any], path: Path, source: str, folder: Path = P
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise ConfigError(key, f"{first['msg'].lower()}", str(path)) from None
+        said = first["msg"].lower()
+        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+            said = f"unknown key{nearest(key, StudyConfig.model_fields)}"
+        raise ConfigError(key, said, str(path)) from None
     except ConfigError as error:
         raise error.within(str(path)) from None
     base = {} if config.extends is None else _extended(config.extends, path)
