@@ -119,6 +119,7 @@ def metric(
 ) -> MetricOptions:
     """A metric from any function of (outputs, labels), which gets those of all samples at once.
 
+    >>> from fedast import metric
     >>> def largest_error(outputs, labels):
     ...     return (outputs - labels).abs().max()
     >>> lower = metric(largest_error, higher_is_better=False)
