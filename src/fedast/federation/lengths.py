@@ -12,6 +12,9 @@ import torch
 
 from fedast.federation.wire import Vector
 
+_SMALL, _LARGE = 1e-20, 1e30
+"""Between these, a sum of squares in single precision is neither rounded away nor infinite."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
@@ -40,6 +43,9 @@ def lengths(
 
 def _norm(values: npt.NDArray[Any]) -> float:
     """As the write-ahead log keeps it. (In double precision, a norm of floats is always finite.)"""
-    # Not np.linalg.norm: by samples of the server's stack on a busy machine, it took more time than
-    # everything else that is done with an update.
-    return float(f"{math.sqrt(np.square(values, dtype=np.float64).sum()):.6g}")
+    # Single precision is ten times as fast, and enough for a bound, unless it leaves its range.
+    with np.errstate(over="ignore", under="ignore"):
+        square = float(np.dot(values, values)) if values.dtype == np.float32 else 0.0
+    if not _SMALL < square < _LARGE:
+        square = float(np.square(values, dtype=np.float64).sum())
+    return float(f"{math.sqrt(square):.6g}")

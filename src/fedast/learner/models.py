@@ -75,6 +75,8 @@ class ServerModels:
         self._saturated: dict[TaskName, torch.Tensor] = {}
         """Counts on the device; reading one would make the host wait."""
         self._test_batch = _TEST_BATCH[device.type]
+        self._norms: dict[TaskName, tuple[torch.Tensor, float]] = {}
+        """The newest models' norms, as every update is compared with them."""
 
     def parameters(self, task: TaskName) -> torch.Tensor:
         """The newest model of a task, as a flat vector."""
@@ -164,8 +166,12 @@ class ServerModels:
     def move(self, task: TaskName) -> float:
         """The norm of an update that moves a client's model by the model's own norm."""
         training = self.device_tasks[task].task.training
-        own = self.parameters(task)[: self.device_tasks[task].model.buffers_from]
-        return max(1.0, float(own.norm())) / (training.client_lr * training.local_steps)
+        newest = self.parameters(task)
+        vector, own = self._norms.get(task, (None, 0.0))
+        if vector is not newest:  # versions are not changed, they are replaced
+            own = float(newest[: self.device_tasks[task].model.buffers_from].norm())
+            self._norms[task] = newest, own
+        return max(1.0, own) / (training.client_lr * training.local_steps)
 
     def skip_step(self, task: TaskName) -> None:
         """Count a server step whose outcome ``restore`` will bring."""
