@@ -55,6 +55,7 @@ class Profiler:
 class ProfiledTrainer:
     def __init__(self, trainer: Trainer, profiler: Profiler) -> None:
         self._trainer = trainer
+        self._ahead = trainer if isinstance(trainer, AheadTrainer) else None
         self._profiler = profiler
 
     def limit(self, task: TaskName) -> int:
@@ -65,18 +66,18 @@ class ProfiledTrainer:
         return self._profiler.time("training", lambda: self._trainer.train(task, jobs))
 
     def ahead(self, task: TaskName) -> bool:
-        return isinstance(self._trainer, AheadTrainer) and self._trainer.ahead(task)
+        return self._ahead is not None and self._ahead.ahead(task)
 
     def plan(self, jobs: Sequence[tuple[TaskName, Job]]) -> None:
-        if isinstance(self._trainer, AheadTrainer):
-            self._profiler.time("training", partial(self._trainer.plan, jobs))
+        if self._ahead is not None:
+            self._profiler.time("training", partial(self._ahead.plan, jobs))
 
     def bound(self, task: TaskName) -> list[RequestId]:
-        return self._trainer.bound(task) if isinstance(self._trainer, AheadTrainer) else []
+        return [] if self._ahead is None else self._ahead.bound(task)
 
     def spread(self, task: TaskName, model: Any, function: Any, pieces: Sequence[Any]) -> list[Any]:
-        assert isinstance(self._trainer, AheadTrainer)
-        return self._trainer.spread(task, model, function, pieces)
+        assert self._ahead is not None
+        return self._ahead.spread(task, model, function, pieces)
 
     def close(self) -> None:
         self._trainer.close()

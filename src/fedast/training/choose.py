@@ -41,10 +41,15 @@ class MixedTrainer:
             mine[name] = device_task
         self._trainers: list[Trainer] = []
         self._of: dict[TaskName, Trainer] = {}
+        self._ahead: dict[TaskName, AheadTrainer] = {}
+        """The trainers of tasks whose jobs are begun before they are wanted. (Found once: looking
+        whether an object fits a protocol is slow.)"""
         for options, tasks in together:
             trainer = options.build(tasks, seed, resources)
             self._trainers.append(trainer)
             self._of |= dict.fromkeys(tasks, trainer)
+            if isinstance(trainer, AheadTrainer):
+                self._ahead |= dict.fromkeys(tasks, trainer)
 
     def limit(self, task: TaskName) -> int:
         return self._of[task].limit(task)
@@ -53,17 +58,16 @@ class MixedTrainer:
         return self._of[task].train(task, jobs)
 
     def ahead(self, task: TaskName) -> bool:
-        trainer = self._of[task]
-        return isinstance(trainer, AheadTrainer) and trainer.ahead(task)
+        trainer = self._ahead.get(task)
+        return trainer is not None and trainer.ahead(task)
 
     def plan(self, jobs: Sequence[tuple[TaskName, Job]]) -> None:
-        for trainer in self._trainers:
-            if isinstance(trainer, AheadTrainer):
-                trainer.plan([(task, job) for task, job in jobs if self._of[task] is trainer])
+        for trainer in {id(trainer): trainer for trainer in self._ahead.values()}.values():
+            trainer.plan([(task, job) for task, job in jobs if self._of[task] is trainer])
 
     def bound(self, task: TaskName) -> list[RequestId]:
-        trainer = self._of[task]
-        return trainer.bound(task) if isinstance(trainer, AheadTrainer) else []
+        trainer = self._ahead.get(task)
+        return [] if trainer is None else trainer.bound(task)
 
     def spread(
         self,
@@ -72,9 +76,7 @@ class MixedTrainer:
         function: Callable[[DeviceTask, torch.Tensor, Any, dict[Any, Any]], Any],
         pieces: Sequence[Any],
     ) -> list[Any]:
-        trainer = self._of[task]
-        assert isinstance(trainer, AheadTrainer)
-        return trainer.spread(task, model, function, pieces)
+        return self._ahead[task].spread(task, model, function, pieces)
 
     def close(self) -> None:
         for trainer in self._trainers:
