@@ -54,7 +54,7 @@ lint: $(STAMP)
 
 test: lint
 	@echo "==> Tests"
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3  # on two cores: many of them wait for a network
 
 # Without a browser the tests fail.
 ui-test: $(STAMP) browser
