@@ -86,11 +86,18 @@ def siege(tmp_path: Path, forge: Forge, **options: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("size", [3e38, 1e30, 1e12, 1e6, 1e3])
 def test_an_update_that_is_far_too_long_is_refused(tmp_path: Path, size: float) -> None:
-    log = siege(tmp_path, forged(str(size)))
-    refused = [entry for entry in log if entry["e"] == "lost" and entry.get("norm", 0) > 100]
+    refused: list[dict[str, Any]] = []
+    for attempt in range(3):  # the others may be done before the attacker has its say
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        log = siege(folder, forged(str(size)))
+        assert "rollback" not in {entry["e"] for entry in log}
+        arrived = [entry for entry in log if entry["e"] == "arrive" and "norm" in entry]
+        assert all(entry["norm"] < 100 for entry in arrived)
+        refused = [entry for entry in log if entry["e"] == "lost" and entry.get("norm", 0) > 100]
+        if refused:
+            break
     assert refused
-    assert "rollback" not in {entry["e"] for entry in log}
-    assert all(entry["norm"] < 100 for entry in log if entry["e"] == "arrive" and "norm" in entry)
 
 
 @pytest.mark.parametrize("size", [3e38, 1e30, 1e12])
