@@ -112,7 +112,7 @@ def test_a_live_run_is_watched_to_its_end(show: Open, tmp_path: Path) -> None:
             first = points(page, "Learning curves: accuracy")
             wait_for_points(page, "Learning curves: accuracy", first + 10)
             expect(page.locator("h1 .pill")).to_have_text("finished")
-            assert run.wait(60) == 0
+            assert run.wait(60) == 3  # nobody reaches these targets
         finally:
             run.kill()
     expect(page.get_by_text("Fairness of participation")).to_be_visible()
