@@ -21,7 +21,7 @@ from fedast.algorithms.rounds import Rounds
 from fedast.algorithms.sync_st import RandomPartition
 from fedast.config.load import load
 from fedast.config.resolve import resolve
-from fedast.core.protocol import Dispatch, Observers, StopReason, TaskSpec
+from fedast.core.protocol import Accept, Observers, StopReason, TaskSpec
 from fedast.core.streams import Stream
 from fedast.learner.protocol import NoLearning
 from fedast.records.events import EventLog
@@ -243,7 +243,7 @@ def test_samples_thin_out_as_a_run_gets_longer(tmp_path: Path) -> None:
     writer.begin()
     for second in range(200_000):
         clock[0] = float(second)
-        writer.commanded(float(second), Dispatch(second, "a", 0, 0))
+        writer.commanded(float(second), Accept(second, "a", 0, 0, 0, True))
     writer.close()
     rows = read(tmp_path / SERIES)[0]
     kinds = Counter(row[0] for row in rows[1:])

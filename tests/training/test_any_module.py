@@ -43,9 +43,11 @@ class Noise(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         kept = torch.bernoulli(torch.sigmoid(x.detach()))
-        x = x * kept + 0.1 * torch.randn_like(x) + 0.1 * torch.rand(x.shape, dtype=x.dtype)
-        shift = torch.empty_like(x).uniform_(-0.1, 0.1) + torch.randint(3, x.shape) / 10
-        return (x + shift)[torch.randperm(len(x))]
+        more = torch.rand(x.shape, dtype=x.dtype, device=x.device)
+        x = x * kept + 0.1 * torch.randn_like(x) + 0.1 * more
+        steps = torch.randint(3, x.shape, device=x.device)
+        shift = torch.empty_like(x).uniform_(-0.1, 0.1) + steps / 10
+        return (x + shift)[torch.randperm(len(x), device=x.device)]
 
 
 class Attention(nn.Module):
@@ -126,7 +128,7 @@ BLOCKS: dict[str, Callable[[], nn.Module]] = {
 
 
 def jitter(x: torch.Tensor) -> torch.Tensor:
-    return x + 0.1 * torch.randn(len(x), 1, dtype=x.dtype)
+    return x + 0.1 * torch.randn(len(x), 1, dtype=x.dtype, device=x.device)
 
 
 def now_and_then(x: torch.Tensor) -> torch.Tensor:
@@ -152,9 +154,9 @@ def make_task(model: Callable[[], nn.Module], **fields: Any) -> Task:
     )
 
 
-def check(task: Task, requests: int = 5) -> None:
+def check(task: Task, requests: int = 5, device: torch.device = CPU) -> None:
     """Several batches of clients and models, in several orders, give the serial updates."""
-    device_task = DeviceTask.build(task, 3, CPU)
+    device_task = DeviceTask.build(task, 3, device)
     base, model = device_task.model.read(), device_task.model
     versions = [base.clone() for _ in range(2)]
     noise = torch.randn(len(base), generator=torch.Generator().manual_seed(2)).abs()
@@ -194,6 +196,26 @@ def test_every_common_layer(block: str) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(BLOCKS[block](), nn.Linear(WIDTH, 4))
     check(make_task(partial(deepcopy, net)))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("block", BLOCKS)
+def test_every_common_layer_on_a_gpu(block: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(BLOCKS[block](), nn.Linear(WIDTH, 4))
+    check(make_task(partial(deepcopy, net)), device=torch.device("cuda"))
+
+
+@pytest.mark.cuda
+def test_augmentation_on_a_gpu() -> None:
+    net = partial(nn.Linear, WIDTH, 4)
+    check(make_task(net, augment=jitter), device=torch.device("cuda"))
+    images = torch.randn(30, 3, 8, 8, generator=torch.Generator().manual_seed(5)).double()
+
+    def conv() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 2, 3, stride=4), nn.Flatten(), nn.Linear(8, 4))
+
+    check(make_task(conv, inputs=images, augment=crop_and_flip), device=torch.device("cuda"))
 
 
 class Masked(nn.Module):

@@ -147,6 +147,19 @@ def test_every_trainer_takes_the_steps_of_torch_optim(name: str) -> None:
             assert off < 1e-10, f"{trainer}: off by {off:.1e}"
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_on_a_gpu_batches_take_the_steps_of_torch_optim(name: str) -> None:
+    here = DeviceTask.build(make_task(OPTIMIZERS[name]), 3, CPU)
+    wanted = [by_torch(here, job) for job in jobs_of(here)]
+    there = DeviceTask.build(make_task(OPTIMIZERS[name]), 3, torch.device("cuda"))
+    batched, jobs = BatchedTrainer({"t": there}, 3), jobs_of(there)
+    assert not batched.alone
+    for updates in (batched.train("t", jobs), batched.train("t", jobs[::-1])[::-1]):
+        for update, delta in zip(updates, wanted, strict=True):
+            assert float((update.delta.cpu() - delta).norm() / delta.norm()) < 1e-10
+
+
 def test_a_schedule_by_round_follows_the_models_of_a_run() -> None:
     """From the round where the rate is zero, clients move nothing; in a federation as well."""
     falling = SGD(schedule=Schedule(use="linear", rounds=1))

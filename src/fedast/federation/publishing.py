@@ -114,17 +114,18 @@ class Publisher:
     async def send(self, send: Send) -> None:
         """Send a training request to its client."""
         model = await self.publish(send.task, send.version)
+        token = self.token(send)
         request = wire.Request(
             kind="train",
             id=send.request,
-            token=f"{self.token(send)}{self.epoch}",
+            token=f"{token}{self.epoch}",
             task=send.task,
             version=send.version,
             model=model,
             size=self.sizes[send.task],
             half=self._half,
         )
-        self._sent[send.request] = send.client, self.token(send)
+        self._sent[send.request] = send.client, token
         while len(self._sent) > _TOKENS_KEPT:
             self._sent.popitem(last=False)
         data = wire.encode(request)

@@ -28,7 +28,7 @@ from fedast.federation.audit import AuditTrail
 from fedast.federation.commits import Committer
 from fedast.federation.conduct import Conduct
 from fedast.federation.control import ControlCommands
-from fedast.federation.driver import Ask, Driver, LivePool, Send, Withdraw
+from fedast.federation.driver import Ask, Driver, Effect, LivePool, Send, Withdraw
 from fedast.federation.evaluation import FederatedEvaluation
 from fedast.federation.evaluator import Evaluator, Measured
 from fedast.federation.event_file import EventFile
@@ -73,6 +73,8 @@ from fedast.training.trainer import Update
 
 log = logging.getLogger("fedast.server")
 _TICK = 0.25
+_LONG, _LARGE = 0.05, 4 * 2**20
+"""Seconds of an evaluation, and bytes of a model."""
 
 
 @final
@@ -264,7 +266,7 @@ class FederationServer:
         """Log an event, apply it, and carry out what follows from it."""
         entry = self._entry(event)
         try:
-            effects = await asyncio.to_thread(self.state.apply, entry, update)
+            effects = await self._apply(entry, update)
         except Exception as error:  # whoever sent it: it was decoded and validated before
             raise ServerFault(f"applying {event}", error) from error
         self._append(entry)
@@ -288,7 +290,14 @@ class FederationServer:
                 await self._carry_out(effect)
         for client in self.state.driver.roll_backs.take_due():
             await self._conduct.strike(client, self.state.sequence, self._uploads.doubted(client))
-        self._metrics.update(self.state.pool)
+
+    async def _apply(self, entry: Entry, update: Update | None) -> list[Effect]:
+        """In a thread, because the server must go on listening during an evaluation, or a step of a
+        large model; where both are known to be short, that would cost more than it is worth."""
+        evaluation = self._recording.longest_evaluation
+        if evaluation is None or evaluation > _LONG or self._publisher.upload_limit > _LARGE:
+            return await asyncio.to_thread(self.state.apply, entry, update)
+        return self.state.apply(entry, update)
 
     def note(self, event: LogEvent) -> None:
         """Log and apply an event from which nothing follows."""
@@ -339,6 +348,7 @@ class FederationServer:
                 due = self.now + _TICK
                 await self._tick()
         await self._committer.commit(force=True)
+        self._metrics.update(self.state.pool)
 
     async def _handle(self, incoming: Incoming) -> None:
         match incoming:
@@ -374,4 +384,5 @@ class FederationServer:
             if self.now >= deadline.time and state.may_end(deadline.task, deadline.reason):
                 await self.record(TasksEnded((deadline.task,), deadline.reason))
         await self._committer.commit()
+        self._metrics.update(state.pool)
         self._metrics.take_snapshot(state, self._leases.last_seen, self.now)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol, final
 
@@ -66,6 +67,8 @@ class RecordingLearner:
         self._learner = learner
         self._given = None if answers is None else iter(answers)
         self.answers: list[float] = []
+        self.longest_evaluation: float | None = None
+        """Seconds of real time; None before the first one."""
 
     def repeat(self, answers: Sequence[float]) -> None:
         """Give these answers from now on, until ``go_live``."""
@@ -131,7 +134,9 @@ class RecordingLearner:
                 raw = self._next(), self._next()
                 first = self._next()
             return Evaluation(first, self._next(), raw=raw, more=more)
+        began = time.perf_counter()
         found = self._learner.evaluate(task)
+        self.longest_evaluation = max(self.longest_evaluation or 0.0, time.perf_counter() - began)
         if found.more:
             self.answers.extend((_MORE, float(len(found.more)), *found.more))
         if found.raw is not None:
