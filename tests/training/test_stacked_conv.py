@@ -59,6 +59,7 @@ SHAPES = {
     "a wide window": (2, 5, 4, (9, 9), (7, 7), (2, 2), (3, 3)),
     "patches": (17, 3, 6, (8, 8), (4, 4), (4, 4), (0, 0)),
     "pixels left out": (2, 3, 3, (9, 9), (2, 2), (3, 3), (1, 1)),
+    "even tiles": (16, 32, 64, (4, 4), (3, 3), (2, 2), (1, 1)),
     "many channels": (2, 70, 66, (3, 4), (3, 3), (1, 1), (1, 1)),
 }
 """Samples, channels in and out, the image, and the window's size, stride and padding."""
@@ -305,7 +306,7 @@ def compiled(what: str) -> dict[str, int]:
         tile = launch.convolve_tile(128, 128, 8192, "tf32")
         fixed = {"BACK": what == "backward", "STRIDED": False, "FLAT": 0}
     options = {name: tile.pop(name) for name in ("num_warps", "num_stages")}
-    fixed |= {**tile, "PRECISION": "tf32"}
+    fixed |= {**tile, "EVEN": True, "PRECISION": "tf32"}
     names = kernel.arg_names
     types = dict.fromkeys(pointers, "*fp32") | dict.fromkeys(fixed, "constexpr")
     source = ASTSource(

@@ -39,7 +39,7 @@ def turn(
 def convolve(
     x, weight, y, samples, height, width, ins, out_h, out_w, out_pixels, outs, rows, columns,
     size_h, size_w, stride_h, stride_w, pad_h, pad_w,
-    BACK: tl.constexpr, STRIDED: tl.constexpr, FLAT: tl.constexpr,
+    BACK: tl.constexpr, STRIDED: tl.constexpr, FLAT: tl.constexpr, EVEN: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A tile of outputs: rows are pixels, columns channels.
@@ -47,7 +47,8 @@ def convolve(
     BACK: ``x`` is the gradient of a convolution's output and ``y`` that of its input. STRIDED: so
     it is, with a stride; then pixels of ``y`` that it treats alike, ``rows`` x ``columns`` or
     fewer, are a class of their own, with its own part of the kernel. FLAT: the number of input
-    channels if they are few, and share a step with those of other places in the kernel.
+    channels if they are few, and share a step with those of other places in the kernel. EVEN:
+    tiles and steps divide the numbers of channels.
     """
     copy = tl.program_id(1).to(tl.int64)
     blocks = tl.cdiv(outs, BN)
@@ -99,13 +100,14 @@ def convolve(
                 h, w = top + down, left + along
                 tap = down * size_w + along
             seen = inside & (h >= 0) & (h < height) & (w >= 0) & (w < width)
-            at = (start + h * width + w) * ins
-            a = tl.load(
-                image + at[:, None] + c[None, :], mask=seen[:, None] & (c < ins)[None, :], other=0.0
-            )
-            b = tl.load(
-                kernel + (tap * ins + c)[:, None], mask=(c < ins)[:, None] & known, other=0.0
-            )
+            from_x = image + (((start + h * width + w) * ins)[:, None] + c[None, :])
+            from_kernel = kernel + (tap * ins + c)[:, None]
+            if EVEN:
+                a = tl.load(from_x, mask=seen[:, None], other=0.0)
+                b = tl.load(from_kernel)
+            else:
+                a = tl.load(from_x, mask=seen[:, None] & (c < ins)[None, :], other=0.0)
+                b = tl.load(from_kernel, mask=(c < ins)[:, None] & known, other=0.0)
             # The next channels; after the last ones, the next place in the kernel.
             first += BK
             along = tl.where(first >= ins, along + 1, along)
@@ -127,13 +129,13 @@ def convolve(
 )  # fmt: skip
 def weights(
     x, dy, parts, samples, height, width, ins, out_h, out_w, outs,
-    size_h, size_w, stride_h, stride_w, pad_h, pad_w, share_steps,
+    size_h, size_w, stride_h, stride_w, pad_h, pad_w, share_steps, EVEN: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the weights from one share of the pixels; the shares are summed later.
 
     Rows are output channels, columns places in the kernel with their input channels. A step is
-    made of samples of one pixel.
+    made of samples of one pixel. EVEN: tiles divide the number of rows.
     """
     copy, copies = tl.program_id(1).to(tl.int64), tl.num_programs(1)
     columns = size_h * size_w * ins
@@ -158,7 +160,10 @@ def weights(
         h, w = top * stride_h + down, left * stride_w + along
         seen = (n < columns) & (h >= 0) & (h < height) & (w >= 0) & (w < width)
         sample = tl.multiple_of(sample, BK)
-        a = tl.load(gradient + step * BK, mask=(m < outs)[:, None], other=0.0)
+        if EVEN:
+            a = tl.load(gradient + step * BK)
+        else:
+            a = tl.load(gradient + step * BK, mask=(m < outs)[:, None], other=0.0)
         at = (h * width + w) * samples + sample
         b = tl.load(image + at[None, :], mask=seen[None, :], other=0.0)
         total = tl.dot(a, b, total, input_precision=PRECISION)

@@ -58,6 +58,10 @@ def _block(size: int, most: int) -> int:
     return min(most, max(16, int(triton.next_power_of_2(size))))
 
 
+def _even(channels_in: int, channels_out: int, tile: Tile) -> bool:
+    return channels_in % tile["BK"] == 0 and channels_out % tile["BN"] == 0
+
+
 def convolve_tile(channels_in: int, channels_out: int, pixels: int, precision: str) -> Tile:
     """For outputs of ``pixels`` in all of a copy's samples."""
     if precision == "ieee":  # without matrix units
@@ -65,7 +69,7 @@ def convolve_tile(channels_in: int, channels_out: int, pixels: int, precision: s
     else:
         wide = _block(channels_out, 128)
         tile = {"BM": 128 if pixels > 64 else 64, "BN": wide, "BK": 32}
-        tile |= {"num_warps": 8 if wide == 128 and pixels > 64 else 4, "num_stages": 4}
+        tile |= {"num_warps": 8 if wide == 128 and pixels > 64 else 4, "num_stages": 3}
     if channels_in <= 16:
         tile["BK"] = 16 if channels_in > 4 else 32
     return tile
@@ -80,7 +84,7 @@ def weights_tile(channels_out: int, columns: int, samples: int, precision: str) 
             "num_warps": 4, "num_stages": 2,
         }  # fmt: skip
     tile = {"BM": _block(channels_out, 128), "BN": _block(columns, 128), "BK": whole}
-    return tile | {"num_warps": 8 if tile["BM"] == 128 else 4, "num_stages": 4}
+    return tile | {"num_warps": 8 if tile["BM"] == 128 else 4, "num_stages": 3}
 
 
 def turned(
@@ -116,7 +120,7 @@ def convolve(
         last, kernel, y, samples, height, width, ins, out_h, out_w, out_h * out_w, outs,
         out_h, out_w, *window.numbers,
         BACK=False, STRIDED=False, FLAT=ins if ins < 16 and taps > 1 else 0,
-        PRECISION=precision, **tile,
+        EVEN=_even(ins, outs, tile), PRECISION=precision, **tile,
     )  # fmt: skip
     return y
 
@@ -143,7 +147,8 @@ def input_gradient(
     kernels.convolve[(programs, copies, window.stride[0] * window.stride[1])](
         last, turned(weight, outs, ins * taps), dx, samples, out_h, out_w, outs,
         height, width, height * width, ins, rows, columns, *window.numbers,
-        BACK=True, STRIDED=max(window.stride) > 1, FLAT=0, PRECISION=precision, **tile,
+        BACK=True, STRIDED=max(window.stride) > 1, FLAT=0,
+        EVEN=_even(outs, ins, tile), PRECISION=precision, **tile,
     )  # fmt: skip
     return dx
 
@@ -168,7 +173,7 @@ def weight_gradient(
         turned(x, samples, ins * height * width, filled),
         turned(dy, samples, outs * out_h * out_w, filled),
         parts, filled, height, width, ins, out_h, out_w, outs, *window.numbers, share_steps,
-        PRECISION=precision, **tile,
+        EVEN=outs % tile["BM"] == 0, PRECISION=precision, **tile,
     )  # fmt: skip
     found = parts if shares == 1 and taps == 1 else turned(parts, taps, ins, shares=shares)
     return found.view(copies, outs, ins, *window.size)
