@@ -108,6 +108,12 @@ def test_mapped_over_copies(frozen: str, copies: int, maps: dict[str, dict[str, 
     assert found["input_gradient"] == (layers == 2)
 
 
+def test_second_derivatives_and_mappings_inside() -> None:
+    found = interpreted("second_derivatives")
+    assert found["penalty"] < 1e-5
+    assert found["inside"] < 1e-5
+
+
 def test_other_convolutions_are_left_to_torch() -> None:
     x, weight = torch.randn(2, 4, 6, 6), torch.randn(4, 2, 3, 3)
     layers: list[Callable[[], torch.Tensor]] = [
@@ -276,6 +282,30 @@ def mapped(frozen: list[str], copies: int) -> dict[str, float]:
     return {**calls, "off": off}
 
 
+def second_derivatives() -> dict[str, float]:
+    """Of a penalty on a gradient; and of copies that map over parts of their own."""
+    torch.backends.cudnn.allow_tf32 = False
+    weight, x = torch.randn(2, 4, 3, 3, 3), torch.randn(2, 2, 3, 6, 6)
+
+    def score(w: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.conv2d(inputs, w, None, 2, 1).pow(3).sum()
+
+    def penalty(w: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        of_inputs: torch.Tensor = grad(score, argnums=1)(w, inputs)
+        return of_inputs.pow(2).sum()
+
+    def inside(w: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        both = torch.stack([w, 2 * w])
+        return vmap(score, in_dims=(0, None))(both, inputs).sum()
+
+    found = {}
+    for name, function in (("penalty", penalty), ("inside", inside)):
+        wanted = torch.stack([grad(function)(w, i) for w, i in zip(weight, x, strict=True)])
+        with StackedConvolutions():
+            found[name] = _off(vmap(grad(function))(weight, x), wanted)
+    return found
+
+
 def _counted(function: Any, name: str, calls: dict[str, float]) -> Any:
     def counting(*given: Any) -> Any:
         calls[name] += 1
@@ -303,7 +333,7 @@ def compiled(what: str) -> dict[str, int]:
     else:
         kernel, pointers = kernels.convolve, ["x", "weight", "y"]
         even = ["ins", "outs", "out_pixels"]
-        tile = launch.convolve_tile(128, 128, 8192, "tf32")
+        tile = launch.convolve_tile(128, 128, "tf32")
         fixed = {"BACK": what == "backward", "STRIDED": False, "FLAT": 0}
     options = {name: tile.pop(name) for name in ("num_warps", "num_stages")}
     fixed |= {**tile, "EVEN": True, "PRECISION": "tf32"}

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, final
 
 import torch
+from torch.func import vmap
 from torch.nn import grad
 from torch.overrides import TorchFunctionMode
 
@@ -60,7 +61,7 @@ class StackedConvolutions(TorchFunctionMode):
             and input.dtype == weight.dtype == torch.float32
             and input.device == weight.device
             and not torch.is_autocast_enabled(input.device.type)
-            and max(input.numel(), weight.numel()) < 1 << 30
+            and 0 < _size(input, weight) < 1 << 30
         )
         if not known or isinstance(padding, str):
             return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
@@ -72,6 +73,12 @@ def _pair(value: int | Sequence[int]) -> Pair:
     if isinstance(value, int):
         return value, value
     return value[0], value[-1]
+
+
+def _size(x: torch.Tensor, weight: torch.Tensor) -> int:
+    """About that of the largest tensor of a copy, whose samples are filled up to sixteens."""
+    samples, _, height, width = x.shape
+    return max(-(-samples // 16) * 16 * height * width * max(weight.shape[:2]), weight.numel())
 
 
 def _window(size: Sequence[int], stride: Pair, padding: Pair) -> Window:
@@ -109,6 +116,11 @@ def _weight_gradient(
     return dw
 
 
+def _each_alone(copies: int, *tensors: torch.Tensor) -> bool:
+    """Whether the kernels are not for these: one copy, or copies inside another mapping."""
+    return copies == 1 or any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
+
+
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(x: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair) -> torch.Tensor:
@@ -116,7 +128,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        x, weight, ctx.stride, ctx.padding = inputs
+        x, weight, *ctx.how = inputs
         ctx.save_for_backward(x, weight)
 
     @staticmethod
@@ -124,11 +136,10 @@ class _Convolution(torch.autograd.Function):
         (dy,) = gradients
         x, weight = ctx.saved_tensors
         dx = dw = None
-        how = ctx.stride, ctx.padding
         if ctx.needs_input_grad[0]:
-            dx = _InputGradient.apply(dy, weight, tuple(x.shape), *how)  # type: ignore[no-untyped-call]
+            dx = _InputGradient.apply(dy, weight, tuple(x.shape), *ctx.how)  # type: ignore[no-untyped-call]
         if ctx.needs_input_grad[1]:
-            dw = _WeightGradient.apply(x, dy, tuple(weight.shape), *how)  # type: ignore[no-untyped-call]
+            dw = _WeightGradient.apply(x, dy, tuple(weight.shape), *ctx.how)  # type: ignore[no-untyped-call]
         return dx, dw, None, None
 
     @staticmethod
@@ -145,8 +156,8 @@ class _Convolution(torch.autograd.Function):
             y = torch.conv2d(_folded(x, dim), weight, None, stride, padding)
             return _unfolded(y, copies), 0
         x, weight = _first(x, dim, copies), _first(weight, weight_dim, copies)
-        if copies == 1:
-            return torch.conv2d(x[0], weight[0], None, stride, padding)[None], 0
+        if _each_alone(copies, x, weight):
+            return vmap(lambda x, w: torch.conv2d(x, w, None, stride, padding))(x, weight), 0
         from fedast.training.kernels.stacked_conv_launch import convolve
 
         return convolve(x, weight, _window(weight.shape, stride, padding)), 0
@@ -161,7 +172,19 @@ class _InputGradient(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Nothing is kept: there are no second derivatives."""
+        dy, weight, _, *ctx.how = inputs
+        ctx.save_for_backward(dy, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (g,) = gradients
+        dy, weight = ctx.saved_tensors
+        of_dy = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_dy = _Convolution.apply(g, weight, *ctx.how)  # type: ignore[no-untyped-call]
+        if ctx.needs_input_grad[1]:
+            of_weight = _WeightGradient.apply(g, dy, tuple(weight.shape), *ctx.how)  # type: ignore[no-untyped-call]
+        return of_dy, of_weight, None, None, None
 
     @staticmethod
     def vmap(
@@ -179,8 +202,9 @@ class _InputGradient(torch.autograd.Function):
             dx = _input_gradient(whole, weight, _folded(dy, dim), stride, padding)
             return _unfolded(dx, copies), 0
         dy, weight = _first(dy, dim, copies), _first(weight, weight_dim, copies)
-        if copies == 1:
-            return _input_gradient(shape, weight[0], dy[0], stride, padding)[None], 0
+        if _each_alone(copies, dy, weight):
+            one = vmap(lambda dy, w: _input_gradient(shape, w, dy, stride, padding))
+            return one(dy, weight), 0
         from fedast.training.kernels.stacked_conv_launch import input_gradient
 
         window = _window(weight.shape, stride, padding)
@@ -196,7 +220,19 @@ class _WeightGradient(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Nothing is kept: there are no second derivatives."""
+        x, dy, _, *ctx.how = inputs
+        ctx.save_for_backward(x, dy)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (g,) = gradients
+        x, dy = ctx.saved_tensors
+        of_x = of_dy = None
+        if ctx.needs_input_grad[0]:
+            of_x = _InputGradient.apply(dy, g, tuple(x.shape), *ctx.how)  # type: ignore[no-untyped-call]
+        if ctx.needs_input_grad[1]:
+            of_dy = _Convolution.apply(x, g, *ctx.how)  # type: ignore[no-untyped-call]
+        return of_x, of_dy, None, None, None
 
     @staticmethod
     def vmap(
@@ -210,8 +246,9 @@ class _WeightGradient(torch.autograd.Function):
     ) -> Batched:
         copies = info.batch_size
         x, dy = _first(x, in_dims[0], copies), _first(dy, in_dims[1], copies)
-        if copies == 1:
-            return _weight_gradient(x[0], shape, dy[0], stride, padding)[None], 0
+        if _each_alone(copies, x, dy):
+            one = vmap(lambda x, dy: _weight_gradient(x, shape, dy, stride, padding))
+            return one(x, dy), 0
         from fedast.training.kernels.stacked_conv_launch import weight_gradient
 
         return weight_gradient(x, dy, _window(shape, stride, padding)), 0

@@ -62,14 +62,13 @@ def _even(channels_in: int, channels_out: int, tile: Tile) -> bool:
     return channels_in % tile["BK"] == 0 and channels_out % tile["BN"] == 0
 
 
-def convolve_tile(channels_in: int, channels_out: int, pixels: int, precision: str) -> Tile:
-    """For outputs of ``pixels`` in all of a copy's samples."""
+def convolve_tile(channels_in: int, channels_out: int, precision: str) -> Tile:
     if precision == "ieee":  # without matrix units
         tile = {"BM": 64, "BN": _block(channels_out, 64), "BK": 16, "num_warps": 4, "num_stages": 2}
     else:
         wide = _block(channels_out, 128)
-        tile = {"BM": 128 if pixels > 64 else 64, "BN": wide, "BK": 32}
-        tile |= {"num_warps": 8 if wide == 128 and pixels > 64 else 4, "num_stages": 3}
+        tile = {"BM": 128, "BN": wide, "BK": 32}
+        tile |= {"num_warps": 8 if wide == 128 else 4, "num_stages": 3}
     if channels_in <= 16:
         tile["BK"] = 16 if channels_in > 4 else 32
     return tile
@@ -111,7 +110,7 @@ def convolve(
     outs, taps = weight.shape[1], weight[0, 0, 0].numel()
     out_h, out_w = window.out(height, width)
     precision = _precision()
-    tile = tile or convolve_tile(ins, outs, samples * out_h * out_w, precision)
+    tile = tile or convolve_tile(ins, outs, precision)
     y = x.new_empty(copies, samples, outs, out_h, out_w)
     programs = triton.cdiv(samples * out_h * out_w, tile["BM"]) * triton.cdiv(outs, tile["BN"])
     last = turned(x, ins, height * width) if ins > 1 else x
@@ -140,7 +139,7 @@ def input_gradient(
         triton.cdiv(side, step) for side, step in zip(shape, window.stride, strict=True)
     )
     precision = _precision()
-    tile = tile or convolve_tile(outs, ins, samples * rows * columns, precision)
+    tile = tile or convolve_tile(outs, ins, precision)
     dx = dy.new_empty(copies, samples, ins, height, width)
     programs = triton.cdiv(samples * rows * columns, tile["BM"]) * triton.cdiv(ins, tile["BN"])
     last = turned(dy, outs, out_h * out_w)
