@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedast.tasks.task import Training
 from fedast.training.kernels.net import Layout
+from fedast.training.kernels.stacked_conv import stacked_convolutions
 from fedast.training.stepping import Stepper
 
 Tensors = dict[str, torch.Tensor]
@@ -53,6 +54,7 @@ class GeneralNet:
         self._trained = [
             name for name, takes_part in zip(self._layout.names, used, strict=True) if takes_part
         ]
+        self._convolutions = stacked_convolutions(first)
         optimizer = how.client_optimizer
         self.lr = first.new_zeros(copies) if optimizer.schedule.use != "constant" else None
         trained = [self._parameters[name] for name in self._trained]
@@ -98,7 +100,8 @@ class GeneralNet:
 
     def step(self, inputs: Any, labels: Any) -> torch.Tensor:
         self._module.train()  # an evaluation may have switched it to eval mode
-        with sdpa_kernel(SDPBackend.MATH):  # fused attention cannot be mapped over
+        # Fused attention cannot be mapped over.
+        with sdpa_kernel(SDPBackend.MATH), self._convolutions:
             gradients, (losses, (buffers, counters)) = self._gradients(
                 self._parameters, self._buffers, self._counters, inputs, labels
             )
