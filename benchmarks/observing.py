@@ -3,8 +3,9 @@
     python benchmarks/observing.py [--pairs 9] [--trainer batched]
 
 Two ways. The time that is spent inside what a folder adds to a run, the writer's methods and the
-profiler around each piece of work: that is steady to a tenth of a percent. And the same small run with and without a folder, in turns and in one process, by the
-processor's time; on a shared machine single ratios vary by several percent.
+profiler around each piece of work: that is steady to a tenth of a percent. And the same small run
+with and without a folder, in turns and in one process, by the processor's time; on a shared
+machine single ratios vary by several percent.
 """
 
 from __future__ import annotations

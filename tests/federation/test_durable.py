@@ -191,6 +191,23 @@ def test_a_server_elsewhere_waits_for_a_sign_of_life(
     asyncio.run(go())
 
 
+def test_a_server_that_ends_while_it_says_that_it_serves_still_says_that_it_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go() -> None:
+        async with NatsBed(tmp_path, clients=1) as bed, asyncio.timeout(90):
+            first = await bed.server(where="machine a")
+            fence = first._upkeep.fence
+            before = fence._sequence
+            await fence.renew()
+            fence._sequence = before  # as if it had been cancelled before the answer came
+            await first.close()
+            await bed.server(where="machine b")
+            assert "is it still there?" not in caplog.text
+
+    asyncio.run(go())
+
+
 @chaos
 @pytest.mark.parametrize("log_too", [True, False])
 def test_a_disk_of_nats_that_was_full_is_used_again(tmp_path: Path, log_too: bool) -> None:

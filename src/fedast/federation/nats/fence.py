@@ -125,7 +125,7 @@ class Fence:
                 raise
             # An attempt of ours whose answer was lost, or NATS has come back with an older record.
             found, self._sequence = await self._found()
-            if found.session != record.session and found.term >= record.term:
+            if found.session != self._mine.session and found.term >= record.term:
                 raise Fenced(
                     f"another server has taken over this federation at {found.since}: "
                     f"{found.where}; this one must not go on"
