@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from fedast.training.randomness import draw_seed, seeded
 from fedast.training.trainer import DeviceTask
 
 _log = logging.getLogger(__name__)
+
+DIFFERENT = "stacked copies do not train as one copy alone does"
 
 
 def _streams(copies: int) -> list[Stream]:
@@ -65,9 +67,11 @@ def disagreement(
     device_task: DeviceTask,
     precision: Precision,
     randomness: Randomness,
+    *,
+    exact: bool = False,
 ) -> str | None:
     """Why two copies on different samples, or one alone, do not take autograd's step; None: they
-    do."""
+    do. ``exact``: without TF32."""
     base = device_task.model.read()
     samples = [_samples(device_task, number) for number in (0, 1)]
     with _exact():
@@ -76,8 +80,9 @@ def disagreement(
             for one, stream in zip(samples, _streams(2), strict=True)
         ]
     try:
-        together = _together(build, samples, base, randomness)
-        alone = _together(build, samples[:1], base, randomness)  # which may use other code
+        with _exact() if exact else nullcontext():
+            together = _together(build, samples, base, randomness)
+            alone = _together(build, samples[:1], base, randomness)  # which may use other code
     except torch.OutOfMemoryError as error:  # this says nothing about the net
         raise OutOfMemory(f"task {device_task.task.name!r}: out of memory ({error})") from None
     except Exception as error:  # whatever a module that cannot be mapped raises
@@ -96,7 +101,7 @@ def disagreement(
         allowed = 1e-6
     else:
         allowed = tolerance(precision if base.is_cuda else "fp32")
-    return None if off <= allowed else "stacked copies do not train as one copy alone does"
+    return None if off <= allowed else DIFFERENT
 
 
 def tolerance(precision: Precision) -> float:

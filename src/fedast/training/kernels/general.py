@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, final
 
 import torch
@@ -16,6 +17,16 @@ from fedast.training.kernels.stacked_conv import stacked_convolutions
 from fedast.training.stepping import Stepper
 
 Tensors = dict[str, torch.Tensor]
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    cudnn: Any = torch.backends.cudnn
+    before, cudnn.enabled = cudnn.enabled, False
+    try:
+        yield
+    finally:
+        cudnn.enabled = before
 
 
 @final
@@ -55,6 +66,7 @@ class GeneralNet:
             name for name, takes_part in zip(self._layout.names, used, strict=True) if takes_part
         ]
         self._convolutions = stacked_convolutions(first)
+        self._recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())
         optimizer = how.client_optimizer
         self.lr = first.new_zeros(copies) if optimizer.schedule.use != "constant" else None
         trained = [self._parameters[name] for name in self._trained]
@@ -100,8 +112,9 @@ class GeneralNet:
 
     def step(self, inputs: Any, labels: Any) -> torch.Tensor:
         self._module.train()  # an evaluation may have switched it to eval mode
-        # Fused attention cannot be mapped over.
-        with sdpa_kernel(SDPBackend.MATH), self._convolutions:
+        # Neither fused attention nor cuDNN's recurrent layers can be mapped over.
+        plain = _without_cudnn() if self._recurrent else nullcontext()
+        with sdpa_kernel(SDPBackend.MATH), plain, self._convolutions:
             gradients, (losses, (buffers, counters)) = self._gradients(
                 self._parameters, self._buffers, self._counters, inputs, labels
             )

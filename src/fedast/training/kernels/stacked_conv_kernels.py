@@ -32,12 +32,12 @@ def turn(
 
 @triton.jit(
     do_not_specialize=[
-        "samples", "height", "width", "out_w", "rows", "columns",
+        "samples", "height", "width", "columns",
         "size_h", "size_w", "stride_h", "stride_w", "pad_h", "pad_w",
     ]
 )  # fmt: skip
 def convolve(
-    x, weight, y, samples, height, width, ins, out_h, out_w, out_pixels, outs, rows, columns,
+    x, weight, y, samples, height, width, ins, out_pixels, outs, columns,
     size_h, size_w, stride_h, stride_w, pad_h, pad_w,
     BACK: tl.constexpr, STRIDED: tl.constexpr, FLAT: tl.constexpr, EVEN: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
@@ -45,30 +45,30 @@ def convolve(
     """A tile of outputs: rows are pixels, columns channels.
 
     BACK: ``x`` is the gradient of a convolution's output and ``y`` that of its input. STRIDED: so
-    it is, with a stride; then pixels of ``y`` that it treats alike, ``rows`` x ``columns`` or
-    fewer, are a class of their own, with its own part of the kernel. FLAT: the number of input
-    channels if they are few, and share a step with those of other places in the kernel. EVEN:
-    tiles and steps divide the numbers of channels.
+    it is, with a stride; then pixels that it treats alike, ``out_pixels`` in rows of ``columns``,
+    are a class of their own, with its own part of the kernel and of ``y``. FLAT: the number of
+    input channels if they are few, and share a step with those of other places in the kernel.
+    EVEN: tiles and steps divide the numbers of channels.
     """
     copy = tl.program_id(1).to(tl.int64)
     blocks = tl.cdiv(outs, BN)
     q = tl.program_id(0) // blocks * BM + tl.arange(0, BM)
     n = tl.program_id(0) % blocks * BN + tl.arange(0, BN)
-    pixels = rows * columns if STRIDED else out_pixels
-    sample, pixel = q // pixels, q % pixels
+    sample, pixel = q // out_pixels, q % out_pixels
     top, left = pixel // columns, pixel % columns
-    inside = q < samples * pixels
+    inside = q < samples * out_pixels
     over, across, taps_h, taps_w = 0, 0, size_h, size_w
-    target, written = pixel, inside
+    copies = tl.num_programs(1)
     if STRIDED:
         over, across = tl.program_id(2) // stride_w, tl.program_id(2) % stride_w
-        top += (pad_h - over + stride_h - 1) // stride_h
-        left += (pad_w - across + stride_w - 1) // stride_w
+        skip_h = (pad_h - over + stride_h - 1) // stride_h
+        skip_w = (pad_w - across + stride_w - 1) // stride_w
+        top, left = top + skip_h, left + skip_w
         taps_h = (size_h - over + stride_h - 1) // stride_h
         taps_w = (size_w - across + stride_w - 1) // stride_w
-        to_h, to_w = top * stride_h + over - pad_h, left * stride_w + across - pad_w
-        target = to_h * out_w + to_w
-        written = inside & (to_h < out_h) & (to_w < out_w)
+        # Where the class begins in the image.
+        from_h, from_w = skip_h * stride_h + over - pad_h, skip_w * stride_w + across - pad_w
+        y += (from_h * stride_w + from_w).to(tl.int64) * copies * samples * outs * out_pixels
     elif BACK:
         top, left = top + pad_h, left + pad_w
     else:
@@ -116,8 +116,8 @@ def convolve(
             along = tl.where(along >= taps_w, 0, along)
         total = tl.dot(a, b, total, input_precision=PRECISION)
     # Turned, so that neighbouring threads store neighbouring pixels.
-    to = n[:, None] * out_pixels + (sample * outs * out_pixels + target)[None, :]
-    stored = (n < outs)[:, None] & written[None, :]
+    to = n[:, None] * out_pixels + (sample * outs * out_pixels + pixel)[None, :]
+    stored = (n < outs)[:, None] & inside[None, :]
     tl.store(y + copy * samples * outs * out_pixels + to, tl.trans(total), mask=stored)
 
 

@@ -66,9 +66,8 @@ def convolve_tile(channels_in: int, channels_out: int, precision: str) -> Tile:
     if precision == "ieee":  # without matrix units
         tile = {"BM": 64, "BN": _block(channels_out, 64), "BK": 16, "num_warps": 4, "num_stages": 2}
     else:
-        wide = _block(channels_out, 128)
-        tile = {"BM": 128, "BN": wide, "BK": 32}
-        tile |= {"num_warps": 8 if wide == 128 else 4, "num_stages": 3}
+        tile = {"BM": 128, "BN": _block(channels_out, 128), "BK": 32}
+        tile |= {"num_warps": 4, "num_stages": 3}
     if channels_in <= 16:
         tile["BK"] = 16 if channels_in > 4 else 32
     return tile
@@ -83,7 +82,7 @@ def weights_tile(channels_out: int, columns: int, samples: int, precision: str) 
             "num_warps": 4, "num_stages": 2,
         }  # fmt: skip
     tile = {"BM": _block(channels_out, 128), "BN": _block(columns, 128), "BK": whole}
-    return tile | {"num_warps": 8 if tile["BM"] == 128 else 4, "num_stages": 3}
+    return tile | {"num_warps": 4, "num_stages": 3}
 
 
 def turned(
@@ -116,8 +115,8 @@ def convolve(
     last = turned(x, ins, height * width) if ins > 1 else x
     kernel = turned(weight, ins, taps) if ins > 1 and taps > 1 else weight
     kernels.convolve[(programs, copies, 1)](
-        last, kernel, y, samples, height, width, ins, out_h, out_w, out_h * out_w, outs,
-        out_h, out_w, *window.numbers,
+        last, kernel, y, samples, height, width, ins, out_h * out_w, outs, out_w,
+        *window.numbers,
         BACK=False, STRIDED=False, FLAT=ins if ins < 16 and taps > 1 else 0,
         EVEN=_even(ins, outs, tile), PRECISION=precision, **tile,
     )  # fmt: skip
@@ -140,16 +139,23 @@ def input_gradient(
     )
     precision = _precision()
     tile = tile or convolve_tile(outs, ins, precision)
-    dx = dy.new_empty(copies, samples, ins, height, width)
+    # With a stride, pixels that the convolution treats alike are together first: stores to every
+    # other pixel would take four times as long as all the rest.
+    (down, along), shape_of_all = window.stride, (copies, samples, ins, rows, columns)
+    dx = dy.new_empty(down * along, *shape_of_all)
     programs = triton.cdiv(samples * rows * columns, tile["BM"]) * triton.cdiv(ins, tile["BN"])
     last = turned(dy, outs, out_h * out_w)
-    kernels.convolve[(programs, copies, window.stride[0] * window.stride[1])](
+    kernels.convolve[(programs, copies, down * along)](
         last, turned(weight, outs, ins * taps), dx, samples, out_h, out_w, outs,
-        height, width, height * width, ins, rows, columns, *window.numbers,
+        rows * columns, ins, columns, *window.numbers,
         BACK=True, STRIDED=max(window.stride) > 1, FLAT=0,
         EVEN=_even(outs, ins, tile), PRECISION=precision, **tile,
     )  # fmt: skip
-    return dx
+    if down * along == 1:
+        return dx[0]
+    mixed = dx.view(down, along, *shape_of_all).permute(2, 3, 4, 5, 0, 6, 1)
+    whole = mixed.reshape(copies, samples, ins, rows * down, columns * along)
+    return whole[..., :height, :width]
 
 
 def weight_gradient(
