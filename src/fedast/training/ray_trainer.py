@@ -24,7 +24,7 @@ from fedast.core.protocol import RequestId, TaskName
 from fedast.tasks.task import TrainingFailed
 from fedast.training.nodes import Facts, my_facts, problems
 from fedast.training.ray_connection import check_nodes, connect, last_line, require_ray
-from fedast.training.ray_versions import SentVersions, full, gone, reason, stored
+from fedast.training.ray_versions import Head, SentVersions, full, gone, reason, stored
 from fedast.training.ray_worker import Piece, Post, Settings, Sheet, TrainingActor, unpacked
 from fedast.training.trainer import DeviceTask, Job, Update
 
@@ -92,7 +92,7 @@ class RayTrainer:
         import ray
 
         check_nodes(allow_mixed, gpus=gpus > 0, where="compute.trainer")
-        self._ray = ray
+        self._ray, self._errors = ray, ray.exceptions
         self._device_tasks = device_tasks
         self._shard = shard
         self._together = together
@@ -118,6 +118,7 @@ class RayTrainer:
         self._open: dict[TaskName, list[tuple[_Key, Job]]] = {name: [] for name in device_tasks}
         """Batches that are not full yet."""
         self._alone = time.monotonic()
+        self._head = Head()
         self._failures = 0
         self.sent = {"versions": 0, "messages": 0}
         """How many went to actors so far."""
@@ -240,8 +241,7 @@ class RayTrainer:
             expected = [*self._running, *self._starting]
             if not expected:
                 return
-            if timeout > 0:
-                self._ray.wait(expected, num_returns=1, timeout=timeout)
+            self._ray.wait(expected, num_returns=1, timeout=timeout)
             ready, _ = self._ray.wait(expected, num_returns=len(expected), timeout=0)
             for reference in ready:
                 if reference in self._starting:
@@ -250,10 +250,10 @@ class RayTrainer:
                     self._came_back(reference)
             if ready:
                 self._fill()
-        except (self._ray.exceptions.RaySystemError, self._ray.exceptions.RpcError) as error:
-            raise gone(error) from None
-        except ConnectionError as error:
-            raise gone(error) from None
+            elif timeout > 0:
+                self._head.check()
+        except (self._errors.RaySystemError, self._errors.RpcError, ConnectionError) as error:
+            raise gone(reason(error)) from None
         if self._hands:
             self._alone = time.monotonic()
         elif time.monotonic() - self._alone > _PATIENCE:
@@ -319,7 +319,7 @@ class RayTrainer:
     def _came_back(self, reference: Any) -> None:
         hand, units = self._running.pop(reference)
         hand.messages -= 1
-        errors = self._ray.exceptions
+        errors = self._errors
         try:
             found = self._ray.get(reference)
         except (errors.ObjectStoreFullError, errors.OutOfDiskError) as error:
@@ -372,9 +372,9 @@ class RayTrainer:
         actor = self._starting.pop(reference)
         try:
             facts = self._ray.get(reference)
-        except self._ray.exceptions.RayTaskError as error:
+        except self._errors.RayTaskError as error:
             raise TrainingFailed(f"an actor cannot start: {last_line(error)}") from None
-        except self._ray.exceptions.RayError as error:
+        except self._errors.RayError as error:
             self._failures += 1
             wrong = error.__cause__ is not None or "creation task" in str(error).lower()
             if wrong or self._failures > _FAILURES:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections import OrderedDict
 from collections.abc import Set
 from typing import Any, TypeAlias, final
@@ -12,6 +14,9 @@ from fedast.tasks.task import TrainingFailed
 
 _IDLE = 2**26
 """Bytes of versions that are kept although no job needs them, in case that later ones do."""
+
+_ATTEMPTS = 3
+"""To connect to the head, before it is taken to be gone."""
 
 _Place: TypeAlias = tuple[int, int, int]
 
@@ -81,8 +86,31 @@ def full(error: Exception) -> TrainingFailed:
     )
 
 
-def gone(error: Exception) -> TrainingFailed:
+def gone(why: str) -> TrainingFailed:
     return TrainingFailed(
-        f"Ray does not answer any more ({reason(error)}); start it again, and go on from the "
-        "newest checkpoint"
+        f"Ray does not answer any more ({why}); start it again, and go on from the newest "
+        "checkpoint"
     )
+
+
+@final
+class Head:
+    """The head of the cluster. Without it Ray goes on waiting, and says nothing."""
+
+    def __init__(self) -> None:
+        import ray
+
+        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+        self._address = host, int(port)
+
+    def check(self) -> None:
+        """Raise ``TrainingFailed`` if it does not listen any more."""
+        for number in range(_ATTEMPTS):
+            try:
+                socket.create_connection(self._address, timeout=5).close()
+                return
+            except OSError as error:
+                if number == _ATTEMPTS - 1:
+                    why = f"its head at {':'.join(map(str, self._address))}: {error}"
+                    raise gone(why) from None
+                time.sleep(2)
