@@ -181,6 +181,8 @@ def test_the_api_refuses_in_words() -> None:
         simulate([blobs("a")], "fedast")
     with pytest.raises(ConfigError, match="15 parts for 9 clients"):
         simulate([blobs("a")], "fedast-d", Simulation(clients=9))
+    with pytest.raises(ConfigError, match="tasks: at least one task must start"):
+        simulate([])
 
 
 def test_a_stopped_run_has_complete_records(tmp_path: Path) -> None:

@@ -122,8 +122,9 @@ def _print_answer(answer: dict[str, Any]) -> None:
         line = f"{answer['seconds']} s, {here} of {wanted} clients here; training has not begun"
     click.echo(line + (", paused" if answer["paused"] else ""))
     for name, task in answer["tasks"].items():
+        metric = "not evaluated yet" if task["metric"] is None else f"metric {task['metric']}"
         click.echo(
-            f"  {name}: metric {task['metric']}, round {task['round']}, "
+            f"  {name}: {metric}, round {task['round']}, "
             f"{task['updates']} updates, {task['in_flight']}/{task['requests']} requests out"
             + (f", finished ({task['finished']})" if task["finished"] else "")
         )

@@ -128,7 +128,9 @@ class RayWorkers:
         self._ray = ray
         self._options = options
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._post = ray.remote(num_cpus=0)(Post).options(scheduling_strategy=here).remote()
+        # It may be killed when memory runs out, and loses what it has: files come again at the end.
+        post = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Post)
+        self._post = post.options(scheduling_strategy=here).remote()
         self._run = ray.remote(
             num_cpus=options.cores, num_gpus=options.gpus, max_retries=0
         )(remote_run)  # fmt: skip

@@ -121,7 +121,7 @@ def simulate(
     for observer in observers:
         observer.check()
     if simulation is None:
-        simulation = Simulation(clients=len(tasks[0].partition))
+        simulation = Simulation(clients=len(tasks[0].partition) if tasks else 1)
     options = ALGORITHMS.parse(algorithm, "algorithm")
     if not noted:
         for line in lines(notes(tasks, options, simulation), len(tasks)):
