@@ -16,6 +16,8 @@ import pytest
 
 import fedast as package
 from fedast.parts.errors import ConfigError
+from fedast.records.run import SERIES
+from fedast.records.series import read
 from fedast.records.sweeps import read_trials
 from fedast.run.batch import BatchRun, Pulse
 from fedast.run.execute import execute
@@ -76,18 +78,13 @@ def test_runs_get_what_they_asked_for_and_no_more(
     node = cluster.add_node(**big) if "gpus" in asked else None
     try:
         config = [small_config(tmp_path / "task", seed, rounds=400) for seed in range(7)]
-        runs = [BatchRun(f"run {n}", config, None) for n, config in enumerate(config)]
-        under_way: set[int] = set()
-        together: list[int] = []
-
-        def progress(pulse: Pulse) -> None:
-            under_way.add(pulse.run)
-            together.append(len(under_way))
-
-        Ray(**asked).build()(
-            runs, jobs=7, progress=progress,
-            done=lambda number, result, compute: under_way.discard(number),
-        )  # fmt: skip
+        runs = [BatchRun(f"run {n}", config, tmp_path / str(n)) for n, config in enumerate(config)]
+        Ray(**asked).build()(runs, jobs=7)
+        spans = []
+        for number in range(7):
+            head, *_, last = read(tmp_path / str(number) / SERIES)[0]
+            spans.append((head["began"], head["began"] + last[1]))
+        together = [sum(one <= begun < end for one, end in spans) for begun, _ in spans]
         assert max(together) <= most
         assert Ray(**asked).jobs() == most
     finally:
