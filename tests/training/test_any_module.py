@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -154,7 +154,9 @@ def make_task(model: Callable[[], nn.Module], **fields: Any) -> Task:
     )
 
 
-def check(task: Task, requests: int = 5, device: torch.device = CPU) -> None:
+def check(
+    task: Task, requests: int = 5, device: torch.device = CPU, allowed: float = 1e-10
+) -> None:
     """Several batches of clients and models, in several orders, give the serial updates."""
     device_task = DeviceTask.build(task, 3, device)
     base, model = device_task.model.read(), device_task.model
@@ -172,11 +174,11 @@ def check(task: Task, requests: int = 5, device: torch.device = CPU) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     for one, *others in zip(wanted, found, [*first, *last], strict=True):
         for other in others:
-            torch.testing.assert_close(other.loss, one.loss, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(other.loss, one.loss, rtol=allowed, atol=allowed / 100)
             assert (other.buffers is None) is (one.buffers is None)
             for mine, theirs in ((other.delta, one.delta), (other.buffers, one.buffers)):
                 if mine is not None and theirs is not None:
-                    assert float((mine - theirs).norm()) <= 1e-10 * float(1 + theirs.norm())
+                    assert float((mine - theirs).norm()) <= allowed * float(1 + theirs.norm())
 
 
 @given(
@@ -188,7 +190,8 @@ def check(task: Task, requests: int = 5, device: torch.device = CPU) -> None:
 def test_modules_of_common_layers(blocks: list[str], augment: Any, optimizer: SGD) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(*(BLOCKS[name]() for name in blocks), nn.Linear(WIDTH, 4))
-    check(make_task(partial(deepcopy, net), augment=augment, optimizer=optimizer))
+    # Several normalisations of four samples in a row amplify rounding.
+    check(make_task(partial(deepcopy, net), augment=augment, optimizer=optimizer), allowed=1e-8)
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -314,6 +317,8 @@ def in_single_precision(model: Callable[[], nn.Module], **fields: Any) -> Device
 
 
 @given(blocks=st.lists(st.sampled_from(list(BLOCKS)), min_size=1, max_size=3))
+@example(blocks=["lstm"])
+@example(blocks=["gru"])
 @settings(max_examples=8, deadline=None)
 def test_modules_of_common_layers_in_single_precision(blocks: list[str]) -> None:
     torch.manual_seed(0)

@@ -20,13 +20,17 @@ Tensors = dict[str, torch.Tensor]
 
 
 @contextmanager
-def _without_cudnn() -> Iterator[None]:
+def _without_libraries() -> Iterator[None]:
+    """Without cuDNN and oneDNN, whose recurrent layers cannot be mapped over."""
     cudnn: Any = torch.backends.cudnn
+    mkldnn: Any = torch.backends.mkldnn
     before, cudnn.enabled = cudnn.enabled, False
+    flags = mkldnn.set_flags(False)
     try:
         yield
     finally:
         cudnn.enabled = before
+        mkldnn.set_flags(*flags)
 
 
 @final
@@ -112,8 +116,8 @@ class GeneralNet:
 
     def step(self, inputs: Any, labels: Any) -> torch.Tensor:
         self._module.train()  # an evaluation may have switched it to eval mode
-        # Neither fused attention nor cuDNN's recurrent layers can be mapped over.
-        plain = _without_cudnn() if self._recurrent else nullcontext()
+        # Fused attention cannot be mapped over either.
+        plain = _without_libraries() if self._recurrent else nullcontext()
         with sdpa_kernel(SDPBackend.MATH), plain, self._convolutions:
             gradients, (losses, (buffers, counters)) = self._gradients(
                 self._parameters, self._buffers, self._counters, inputs, labels
