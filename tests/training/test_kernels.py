@@ -6,13 +6,9 @@ here. It must be asked for before Triton is imported: another process does that.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import json
-import os
 import re
-import subprocess
-import sys
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -20,23 +16,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="needs Triton, which this system has not"
+from tests.training.interpreter import (
+    answer,
+    assembly,
+    needs_triton,
+    far_off,
+    run_interpreted,
+    sixteen_bytes,
 )
 
-
-def interpreted(what: str, *given: object, interpreter: str = "1") -> dict[str, Any]:
-    """The answer of one of the functions below, in a process with the interpreter."""
-    done = subprocess.run(
-        [sys.executable, __file__, what, json.dumps(given)],
-        env={**os.environ, "TRITON_INTERPRET": interpreter},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return cast("dict[str, Any]", json.loads(done.stdout.splitlines()[-1]))
+pytestmark = needs_triton
+interpreted = partial(run_interpreted, __file__)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +155,7 @@ def convolutions(
             z = x[copy].double()
             for weight, bias in zip(mine[::2], mine[1::2], strict=True):
                 z = functional.max_pool2d(functional.conv2d(z, weight, bias).relu(), 2)
-            worst = max(worst, _off(y[copy], z.detach()))
+            worst = max(worst, far_off(y[copy], z.detach()))
             for p, value, gradient in zip(
                 wanted, mine, torch.autograd.grad(z, mine, dy[copy].double()), strict=True
             ):
@@ -173,37 +163,24 @@ def convolutions(
     moved = torch.cat([(a - b).flatten() for a, b in zip(net.read(), start, strict=True)])
     should = torch.cat([(a - b).flatten() for a, b in zip(wanted, start, strict=True)])
     finite = bool(moved.isfinite().all())
-    return {"forward": worst, "steps": _off(moved, should), "finite": finite}
+    return {"forward": worst, "steps": far_off(moved, should), "finite": finite}
 
 
 def compiled_convolution(pool: bool) -> dict[str, int]:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     from fedast.training.kernels import convolution, convolution_kernels
 
-    kernel = convolution_kernels.convolve
     fixed = {
         "HEIGHT": 14, "WIDTH": 14, "OUT_H": 5 if pool else 10, "OUT_W": 5 if pool else 10,
-        "IN": 64, "OUT": 64, "SIZE": 5, "POOL": pool, "BM": 128, "BK": 64, "BN": 64,
-        "PRECISION": "tf32", "LIMIT": True, "LARGE": False,
+        "IN": 64, "OUT": 64, "SIZE": 5, "POOL": pool, "FLIP": not pool, "BM": 128, "BK": 64,
+        "BN": 64, "PRECISION": "tf32", "LIMIT": True, "LARGE": False,
     }  # fmt: skip
     pointers = {"x": "*fp16", "weight": "*fp16", "bias": "*fp32", "y": "*fp16", "place": "*u8"}
     pointers["saturated"] = "*i32"
-    names = kernel.arg_names
-    source = ASTSource(
-        kernel,
-        {name: {**pointers, "samples": "i32"}.get(name, "constexpr") for name in names},
-        {(names.index(name),): value for name, value in fixed.items()},
-        {(names.index(name),): [["tt.divisibility", 16]] for name in pointers},
-    )
     tile = {name: convolution.CONVOLVE[name] for name in ("num_warps", "num_stages")}
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=tile)
-    text = made.asm["ptx"]
+    text = assembly(convolution_kernels.convolve, pointers, fixed, tile)
     return {
         "matrix": text.count("wgmma.mma_async"),
-        "sixteen": len(re.findall(r"cp\.async\.cg\.shared\.global .*0x10", text)),
+        "sixteen": sixteen_bytes(text),
         "single": len(re.findall(r"ld\.global\S*\.b16", text)),
     }
 
@@ -244,11 +221,11 @@ def lstm(precision: Any) -> dict[str, float]:
     plain, fast = net(False, "fp32"), net(True, precision)
     plain.step(codes, labels)
     fast.step(codes, labels)
-    found = {"step": _off(fast.read() - bases, plain.read() - bases)}
+    found = {"step": far_off(fast.read() - bases, plain.read() - bases)}
     if precision == "fp16":
         with torch.no_grad():
             wanted = module(codes[0])
-        found["scores"] = _off(net(True, precision).scores(codes)[0], wanted)
+        found["scores"] = far_off(net(True, precision).scores(codes)[0], wanted)
     return found
 
 
@@ -347,8 +324,6 @@ def saturated_lstm() -> dict[str, list[int] | None]:
 
 
 def counted(rate: float) -> dict[str, int]:
-    from functools import partial
-
     import numpy as np
 
     from fedast.learner.local import LocalLearner
@@ -396,12 +371,5 @@ def counted(rate: float) -> dict[str, int]:
     return {"first": count, "kept": known, "resumed": second.saturated()["t"]}
 
 
-def _off(got: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((got - wanted).norm() / wanted.norm())
-
-
 if __name__ == "__main__":
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    answer = globals()[sys.argv[1]](*json.loads(sys.argv[2]))
-    print(json.dumps(answer))
+    answer(globals())

@@ -6,13 +6,9 @@ imported: another process does that. On a GPU, whole nets are trained with them 
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -29,25 +25,17 @@ from fedast.tasks.task import Task, Training
 from fedast.training.batched import BatchedTrainer
 from fedast.training.kernels.stacked_conv import StackedConvolutions, stacked_convolutions
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer
-
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="needs Triton, which this system has not"
+from tests.training.interpreter import (
+    answer,
+    assembly,
+    needs_triton,
+    far_off,
+    run_interpreted,
+    sixteen_bytes,
 )
 
-
-def interpreted(what: str, *given: object, interpreter: str = "1") -> Any:
-    """The answer of one of the functions below, in a process with the interpreter."""
-    done = subprocess.run(
-        [sys.executable, __file__, what, json.dumps(given)],
-        env={**os.environ, "TRITON_INTERPRET": interpreter},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
+pytestmark = needs_triton
+interpreted = partial(run_interpreted, __file__)
 
 SHAPES = {
     "a first layer": (3, 3, 20, (9, 8), (3, 3), (1, 1), (1, 1)),
@@ -176,7 +164,7 @@ def test_a_resnet_on_a_gpu(norm: Any, clients: list[int]) -> None:
     for found, wanted in zip(trainer.train("t", jobs), serial, strict=True):
         torch.testing.assert_close(found.loss, wanted.loss, rtol=1e-3, atol=1e-6)
         # Normalisations amplify rounding, as in test_trainers.
-        assert _off(found.delta, wanted.delta) < 2e-3
+        assert far_off(found.delta, wanted.delta) < 2e-3
 
 
 @pytest.mark.cuda
@@ -208,7 +196,7 @@ def all_shapes(shapes: dict[str, Any], device: str = "cpu") -> dict[str, list[fl
         )
         wanted = [_alone(*each, window) for each in zip(x, weight, dy, strict=True)]
         found[name] = [
-            _off(one, torch.stack(other))
+            far_off(one, torch.stack(other))
             for one, other in zip(got, zip(*wanted, strict=True), strict=True)
         ]
     return found
@@ -237,7 +225,7 @@ def in_shares() -> tuple[float, int, bool]:
     first, second = (launch.weight_gradient(x, dy, window) for _ in range(2))
     weight = torch.zeros(2, 4, 2, 3, 3)
     wanted = torch.stack([_alone(*each, window)[2] for each in zip(x, weight, dy, strict=True)])
-    return _off(first, wanted), max(shares), torch.equal(first, second)
+    return far_off(first, wanted), max(shares), torch.equal(first, second)
 
 
 def all_maps(frozen: dict[str, list[str]], sizes: list[int]) -> dict[str, dict[str, float]]:
@@ -278,7 +266,7 @@ def mapped(frozen: list[str], copies: int) -> dict[str, float]:
     wanted = [
         grad(loss)({name: p[copy] for name, p in own.items()}, x[copy]) for copy in range(copies)
     ]
-    off = max(_off(found[name], torch.stack([each[name] for each in wanted])) for name in own)
+    off = max(far_off(found[name], torch.stack([each[name] for each in wanted])) for name in own)
     return {**calls, "off": off}
 
 
@@ -302,7 +290,7 @@ def second_derivatives() -> dict[str, float]:
     for name, function in (("penalty", penalty), ("inside", inside)):
         wanted = torch.stack([grad(function)(w, i) for w, i in zip(weight, x, strict=True)])
         with StackedConvolutions():
-            found[name] = _off(vmap(grad(function))(weight, x), wanted)
+            found[name] = far_off(vmap(grad(function))(weight, x), wanted)
     return found
 
 
@@ -319,10 +307,6 @@ def all_compiled(which: list[str]) -> list[dict[str, int]]:
 
 
 def compiled(what: str) -> dict[str, int]:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     from fedast.training.kernels import stacked_conv_kernels as kernels
     from fedast.training.kernels import stacked_conv_launch as launch
 
@@ -337,27 +321,13 @@ def compiled(what: str) -> dict[str, int]:
         fixed = {"BACK": what == "backward", "STRIDED": False, "FLAT": 0}
     options = {name: tile.pop(name) for name in ("num_warps", "num_stages")}
     fixed |= {**tile, "EVEN": True, "PRECISION": "tf32"}
-    names = kernel.arg_names
-    types = dict.fromkeys(pointers, "*fp32") | dict.fromkeys(fixed, "constexpr")
-    source = ASTSource(
-        kernel,
-        {name: types.get(name, "i32") for name in names},
-        {(names.index(name),): value for name, value in fixed.items()},
-        {(names.index(name),): [["tt.divisibility", 16]] for name in [*pointers, *even]},
-    )
-    text = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+    text = assembly(kernel, dict.fromkeys(pointers, "*fp32"), fixed, options, even)
     return {
         "matrix": text.count("wgmma.mma_async"),
-        "sixteen": len(re.findall(r"cp\.async\.cg\.shared\.global .*0x10", text)),
+        "sixteen": sixteen_bytes(text),
         "single": len(re.findall(r"ld\.global|cp\.async\.ca|st\.global\.b32", text)),
     }
 
 
-def _off(got: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((got - wanted).norm() / wanted.norm())
-
-
 if __name__ == "__main__":
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    print(json.dumps(globals()[sys.argv[1]](*json.loads(sys.argv[2]))))
+    answer(globals())

@@ -7,9 +7,10 @@ the products. In half precision they stay in shared memory from the first
 character to the last; in single precision they do not fit and are read from the
 cache at every character.
 
-fp16 has as many digits as TF32 but a smaller range, so gradients are scaled up
-inside the kernel, and operands that are too large are clipped; a copy in which
-that happened is marked.
+fp16 has as many digits as TF32 but a smaller range, so gradients are scaled up,
+and operands that are too large are clipped; a copy in which that happened is
+marked. What the kernels write for each other is in fp16 then, too: it is most of
+what a step moves.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fedast.training.kernels.net import GRADIENT_SCALE, Precision
+from fedast.training.kernels.net import Precision, gradient_scale
 
 
 @triton.jit
@@ -48,6 +49,11 @@ def _load_marked(kernel, square, mark, OPERAND: tl.constexpr):
     if tl.float16 == OPERAND:
         tl.store(mark, 1, mask=tl.max(tl.abs(weight)) > 65504.0)
     return _bounded(weight, OPERAND)
+
+
+@triton.jit
+def _read(at, inside):
+    return tl.load(at, mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -116,11 +122,11 @@ def _forward(
 
 @triton.jit
 def _backward(
-    d_last, transposed, cells, gates, d_gates, saturated, samples, scale, inverse,
+    d_last, transposed, cells, gates, d_gates, saturated, samples, scale,
     LENGTH: tl.constexpr, HIDDEN: tl.constexpr, BP: tl.constexpr, BH: tl.constexpr,
     PRECISION: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
-    """``transposed``: (copy, hidden, 4 hidden). Inside, gradients are multiplied by ``scale``."""
+    """``transposed``: (copy, hidden, 4 hidden). Gradients are multiplied by ``scale``."""
     copy = tl.program_id(1).to(tl.int64)
     p = tl.program_id(0) * BP + tl.arange(0, BP)
     j = tl.arange(0, BH)
@@ -141,13 +147,13 @@ def _backward(
     for back in range(LENGTH):
         t = LENGTH - 1 - back
         at = ((copy * (LENGTH + 1) + t) * samples + p)[None, :] * HIDDEN + j[:, None]
-        before = tl.load(cells + at, mask=inside, other=0.0)
-        after = _tanh(tl.load(cells + at + samples * HIDDEN, mask=inside, other=0.0))
+        before = _read(cells + at, inside)
+        after = _tanh(_read(cells + at + samples * HIDDEN, inside))
         at = ((copy * LENGTH + t) * samples + p)[None, :] * 4 * HIDDEN + j[:, None]
-        i = tl.load(gates + at, mask=inside, other=0.0)
-        f = tl.load(gates + at + HIDDEN, mask=inside, other=0.0)
-        g = tl.load(gates + at + 2 * HIDDEN, mask=inside, other=0.0)
-        o = tl.load(gates + at + 3 * HIDDEN, mask=inside, other=0.0)
+        i = _read(gates + at, inside)
+        f = _read(gates + at + HIDDEN, inside)
+        g = _read(gates + at + 2 * HIDDEN, inside)
+        o = _read(gates + at + 3 * HIDDEN, inside)
         d = d_cell + d_state * o * (1 - after * after)
         d_cell = d * f
         d_o = d_state * after * o * (1 - o)
@@ -157,11 +163,13 @@ def _backward(
         if tl.float16 == OPERAND:
             largest = tl.maximum(largest, tl.maximum(tl.abs(d_o), tl.abs(d_i)))
             largest = tl.maximum(largest, tl.maximum(tl.abs(d_f), tl.abs(d_g)))
+        d_i, d_f = _bounded(d_i, OPERAND), _bounded(d_f, OPERAND)
+        d_g, d_o = _bounded(d_g, OPERAND), _bounded(d_o, OPERAND)
         if resident:
-            d_state = tl.dot(wo, _bounded(d_o, OPERAND))
-            d_state = tl.dot(wi, _bounded(d_i, OPERAND), d_state)
-            d_state = tl.dot(wf, _bounded(d_f, OPERAND), d_state)
-            d_state = tl.dot(wg, _bounded(d_g, OPERAND), d_state)
+            d_state = tl.dot(wo, d_o)
+            d_state = tl.dot(wi, d_i, d_state)
+            d_state = tl.dot(wf, d_f, d_state)
+            d_state = tl.dot(wg, d_g, d_state)
         else:
             w = _load(kernel + 3 * HIDDEN, square, OPERAND)
             d_state = tl.dot(w, d_o, input_precision=PRECISION)
@@ -171,10 +179,10 @@ def _backward(
             d_state = tl.dot(w, d_f, d_state, input_precision=PRECISION)
             w = _load(kernel + 2 * HIDDEN, square, OPERAND)
             d_state = tl.dot(w, d_g, d_state, input_precision=PRECISION)
-        tl.store(d_gates + at, d_i * inverse, mask=inside)
-        tl.store(d_gates + at + HIDDEN, d_f * inverse, mask=inside)
-        tl.store(d_gates + at + 2 * HIDDEN, d_g * inverse, mask=inside)
-        tl.store(d_gates + at + 3 * HIDDEN, d_o * inverse, mask=inside)
+        tl.store(d_gates + at, d_i, mask=inside)
+        tl.store(d_gates + at + HIDDEN, d_f, mask=inside)
+        tl.store(d_gates + at + 2 * HIDDEN, d_g, mask=inside)
+        tl.store(d_gates + at + 3 * HIDDEN, d_o, mask=inside)
     if tl.float16 == OPERAND:
         tl.store(saturated + copy, 1, mask=tl.max(largest) > 65504.0)
 
@@ -236,16 +244,16 @@ def run_backward(
     saturated: torch.Tensor,
     precision: Precision,
 ) -> torch.Tensor:
-    """The gradient of all gates before their nonlinearities, in the shape of ``gates``.
+    """The gradient of all gates before their nonlinearities, in the shape and type of ``gates``,
+    multiplied by ``gradient_scale`` of that.
 
     ``saturated`` has a mark for each copy, which fp16 sets when a value is clipped.
     """
     copies, length, samples = gates.shape[:3]
     d_gates = torch.empty_like(gates)
-    scale = GRADIENT_SCALE if precision == "fp16" else 1.0
     _backward[(triton.cdiv(samples, BACKWARD["BP"]), copies)](
-        d_last, weight.mT.contiguous(), cells, gates, d_gates, saturated, samples, scale, 1 / scale,
-        LENGTH=length, **BACKWARD, **_how(d_last.shape[2], precision),
+        d_last, weight.mT.contiguous(), cells, gates, d_gates, saturated, samples,
+        gradient_scale(gates.dtype), LENGTH=length, **BACKWARD, **_how(d_last.shape[2], precision),
     )  # fmt: skip
     return d_gates
 

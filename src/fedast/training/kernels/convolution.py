@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedast.training.kernels import convolution_kernels as kernels
-from fedast.training.kernels.net import GRADIENT_SCALE, Descent, Precision
+from fedast.training.kernels.net import Descent, Precision, gradient_scale
 
 CONVOLVE: dict[str, int] = {"BM": 128, "BK": 64, "num_warps": 4, "num_stages": 3}
 WEIGHTS: dict[str, int] = {"BM": 64, "BK": 128, "num_warps": 4, "num_stages": 3}
@@ -85,7 +85,7 @@ class _Block:
         self._precision = "ieee" if precision == "fp32" else "tf32"
         self._limit = precision == "fp16"
         self.stored = _STORED[precision]
-        self.gradient_scale = GRADIENT_SCALE if self._limit else 1.0
+        self.gradient_scale = gradient_scale(self.stored)
         """Gradients between blocks are multiplied by this."""
         self._rate = descent.rate / self.gradient_scale
         self._last = last
@@ -95,7 +95,8 @@ class _Block:
         self._bias = new((copies, self._out))
         half = self.stored != self._weight.dtype
         self._copy = new(shape, dtype=self.stored) if half else self._weight
-        self._flipped = new((copies, self._in, *shape[2:4], self._out), dtype=self.stored)
+        # In single precision, matrix units take the weights in one order only.
+        self._flipped = self._copy if half else new((copies, self._in, *shape[2:4], self._out))
         self._wide: torch.Tensor | None = None
         """The gradient of all pixels; its border stays zero."""
         self._x = self._y = self._place = self._weight
@@ -109,7 +110,8 @@ class _Block:
             bounded = bounded.clamp(-_LARGEST, _LARGEST)
             self._saturated |= (self._weight.abs() > _LARGEST).flatten(1).any(dim=1)
         self._copy.copy_(bounded)
-        self._flipped.copy_(bounded.permute(0, 4, 2, 3, 1).flip(2, 3))
+        if self._flipped is not self._copy:
+            self._flipped.copy_(bounded.permute(0, 4, 2, 3, 1).flip(2, 3))
 
     def read(self) -> list[torch.Tensor]:
         outs, ins = self._used
@@ -153,8 +155,7 @@ class _Block:
         if wants_dx:
             dx = torch.empty_like(self._x)
             self._convolve(self._wide, self._flipped, dx, pool=False)
-        self._descend(self._wide, border, flip=wants_dx)
-        self._bias.mul_(self._keep).sub_(sums.sum(dim=1), alpha=self._rate)
+        self._descend(self._wide, sums, border, flip=wants_dx)
         return dx
 
     def forget(self) -> None:
@@ -165,7 +166,7 @@ class _Block:
     ) -> None:
         samples, height, width, channels_in = x.shape[1:]
         out_h, out_w, channels_out = y.shape[2:]
-        k = weight[0, 0].numel()
+        k = self._size * self._size * channels_in
         tile = CONVOLVE | ({} if k > 512 else {"BK": 32})
         if k <= 128:  # all in one pass
             tile |= {"BK": _block(k), "num_stages": 1}
@@ -174,11 +175,11 @@ class _Block:
             x, weight, self._bias, y, self._place, self._saturated, samples,
             HEIGHT=height, WIDTH=width, OUT_H=out_h, OUT_W=out_w,
             IN=channels_in, OUT=channels_out, SIZE=self._size, POOL=pool,
-            BN=_block(channels_out), PRECISION=self._precision, LIMIT=self._limit,
-            LARGE=_large(x), **tile,
+            FLIP=not pool and weight is self._copy, BN=_block(channels_out),
+            PRECISION=self._precision, LIMIT=self._limit, LARGE=_large(x), **tile,
         )  # fmt: skip
 
-    def _descend(self, wide: torch.Tensor, border: int, *, flip: bool) -> None:
+    def _descend(self, wide: torch.Tensor, sums: torch.Tensor, border: int, *, flip: bool) -> None:
         samples, pooled_h, pooled_w = self._y.shape[1:4]
         k = self._weight[0, 0].numel()
         tile = WEIGHTS | {"BK": min(WEIGHTS["BK"], _block(k))}
@@ -199,10 +200,11 @@ class _Block:
         )  # fmt: skip
         count = self._weight[0].numel()
         kernels.descend[(triton.cdiv(count, 1024), self._copies)](
-            parts, self._weight, self._copy, self._flipped, self._saturated,
-            self._keep, self._rate, shares,
+            parts, sums, self._weight, self._bias, self._copy, self._flipped, self._saturated,
+            self._keep, self._rate, shares, sums.shape[1],
             IN=self._in, OUT=self._out, SIZE=self._size, HALF=self._copy is not self._weight,
-            FLIP=flip, LIMIT=self._limit, BLOCK=1024,
+            FLIP=flip and self._flipped is not self._copy, LIMIT=self._limit, BLOCK=1024,
+            BN=_block(self._out),
         )  # fmt: skip
 
 

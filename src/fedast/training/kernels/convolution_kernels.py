@@ -30,10 +30,13 @@ def convolve(
     x, weight, bias, y, place, saturated, samples,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_H: tl.constexpr,
     OUT_W: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr, SIZE: tl.constexpr,
-    POOL: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
+    POOL: tl.constexpr, FLIP: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
     PRECISION: tl.constexpr, LIMIT: tl.constexpr, LARGE: tl.constexpr,
 ):  # fmt: skip
-    """``OUT_H`` x ``OUT_W`` pixels or, with POOL, windows of four."""
+    """``OUT_H`` x ``OUT_W`` pixels or, with POOL, windows of four.
+
+    FLIP: the weights are those of the way forward, and go back flipped.
+    """
     RUN: tl.constexpr = SIZE * IN
     K: tl.constexpr = SIZE * RUN
     outs = samples * OUT_H * OUT_W
@@ -63,10 +66,13 @@ def convolve(
             image + start[:, None] + along[None, :],
             mask=(out < outs)[:, None] & (k < K)[None, :], other=0.0,
         )  # fmt: skip
-        c = tl.load(
-            kernel + n[None, :] * K + k[:, None],
-            mask=(k < K)[:, None] & (n < OUT)[None, :], other=0.0,
-        )  # fmt: skip
+        if FLIP:
+            at = (k % IN) * (SIZE * SIZE * OUT) + (SIZE * SIZE - 1 - k // IN) * OUT
+            at = at[:, None] + n[None, :]
+        else:
+            at = n[None, :] * K + k[:, None]
+        inside = (k < K)[:, None] & (n < OUT)[None, :]
+        c = tl.load(kernel + at, mask=inside, other=0.0)
         total = tl.dot(a, c, total, input_precision=PRECISION)
     if POOL:
         added = tl.load(bias + copy * OUT + n, mask=n < OUT, other=0.0)[None, :]
@@ -171,15 +177,17 @@ def weights(
     tl.store(at, total, mask=(k < K)[:, None] & (n < OUT)[None, :])
 
 
-@triton.jit(do_not_specialize=["shares"])
+@triton.jit(do_not_specialize=["shares", "tiles"])
 def descend(
-    parts, weight, stored, flipped, saturated, keep, rate, shares,
+    parts, sums, weight, bias, stored, flipped, saturated, keep, rate, shares, tiles,
     IN: tl.constexpr, OUT: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr,
-    FLIP: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr,
+    FLIP: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """One step of the weights, and their copies: in half precision, and flipped."""
+    """One step of the weights, and their copies: in half precision, or flipped. The first program
+    also steps the bias, from the ``sums`` of ``spread``."""
     TAPS: tl.constexpr = SIZE * SIZE
     COUNT: tl.constexpr = OUT * TAPS * IN
+    ROWS: tl.constexpr = 32
     copy = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < COUNT
@@ -195,3 +203,15 @@ def descend(
         n, tap, channel = at // (TAPS * IN), at // IN % TAPS, at % IN
         to = (channel * TAPS + (TAPS - 1 - tap)) * OUT + n
         tl.store(flipped + copy * COUNT + to, value.to(flipped.dtype.element_ty), mask=inside)
+    if tl.program_id(0) == 0:
+        out = tl.arange(0, BN)
+        total = tl.zeros((BN,), dtype=tl.float32)
+        for first in range(0, tiles, ROWS):
+            row = first + tl.arange(0, ROWS)
+            known = (row < tiles)[:, None] & (out < OUT)[None, :]
+            found = tl.load(sums + (copy * tiles + row)[:, None] * OUT + out[None, :],
+                            mask=known, other=0.0)  # fmt: skip
+            total += tl.sum(found, axis=0)
+        where = bias + copy * OUT + out
+        before = tl.load(where, mask=out < OUT, other=0.0)
+        tl.store(where, before * keep - total * rate, mask=out < OUT)

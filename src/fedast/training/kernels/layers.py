@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Protocol, TypeAlias, final
+from typing import Protocol, TypeAlias, TypeGuard, final
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ from torch import nn
 from fedast.training.kernels import windows
 from fedast.training.kernels.image_layers import Conv, MaxPool
 from fedast.training.kernels.loss import cross_entropy
-from fedast.training.kernels.net import Descent, Layout, Precision, Unstackable
+from fedast.training.kernels.net import Descent, Layout, Precision, Unstackable, has_triton
 
 Tensors: TypeAlias = list[torch.Tensor]
 _KNOWN = (nn.Linear, nn.ReLU, nn.Flatten, nn.MaxPool2d, nn.Conv2d)
@@ -52,33 +52,33 @@ class Linear:
     parameters = 2
 
     def __init__(self, layer: nn.Linear, copies: int, descent: Descent) -> None:
-        self._keep = 1.0 - descent.rate * descent.decay
-        self._rate = descent.rate
-        self._weight = layer.weight.new_zeros((copies, *layer.weight.shape))
-        self._bias = layer.weight.new_zeros((copies, 1, layer.out_features))
-        self._x = self._weight
+        self.keep = 1.0 - descent.rate * descent.decay
+        self.rate = descent.rate
+        self.weight = layer.weight.new_zeros((copies, *layer.weight.shape))
+        self.bias = layer.weight.new_zeros((copies, 1, layer.out_features))
+        self._x = self.weight
 
     def load(self, given: Tensors) -> None:
-        self._weight.copy_(given[0])
-        self._bias.copy_(given[1][:, None])
+        self.weight.copy_(given[0])
+        self.bias.copy_(given[1][:, None])
 
     def read(self) -> Tensors:
-        return [self._weight, self._bias[:, 0]]
+        return [self.weight, self.bias[:, 0]]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._x = x
-        return torch.baddbmm(self._bias, x, self._weight.mT)
+        return torch.baddbmm(self.bias, x, self.weight.mT)
 
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
-        dx = torch.bmm(dy, self._weight) if wants_dx else dy
-        self._weight.baddbmm_(dy.mT, self._x, beta=self._keep, alpha=-self._rate)
-        if self._keep != 1.0:
-            self._bias.mul_(self._keep)
-        self._bias.sub_(dy.sum(dim=1, keepdim=True), alpha=self._rate)
+        dx = torch.bmm(dy, self.weight) if wants_dx else dy
+        self.weight.baddbmm_(dy.mT, self._x, beta=self.keep, alpha=-self.rate)
+        if self.keep != 1.0:
+            self.bias.mul_(self.keep)
+        self.bias.sub_(dy.sum(dim=1, keepdim=True), alpha=self.rate)
         return dx
 
     def forget(self) -> None:
-        self._x = self._weight
+        self._x = self.weight
 
 
 @final
@@ -191,7 +191,14 @@ def layered(
         parts = parts[3 * len(convolutions) :]
     parts = _pool_first(parts)
     while parts:
-        if _is_block(parts) and isinstance(parts[0], nn.Conv2d) and windows.fits(parts[0]):
+        if _is_dense(parts[0], precision):
+            from fedast.training.kernels.dense import Dense  # needs Triton
+
+            _all_trained(parts[0])
+            relu = len(parts) > 1 and type(parts[1]) is nn.ReLU and not is_hooked(parts[1])
+            layers.append(Dense(parts[0], copies, descent, relu=relu))
+            parts = parts[2 if relu else 1 :]
+        elif _is_block(parts) and isinstance(parts[0], nn.Conv2d) and windows.fits(parts[0]):
             _all_trained(parts[0])
             layers.append(windows.ConvPool(parts[0], copies, descent))
             parts = parts[3:]
@@ -220,6 +227,19 @@ def with_kernels(module: nn.Module) -> list[nn.Conv2d]:
         found.append(conv)
         parts = parts[3:]
     return found
+
+
+def _is_dense(part: nn.Module, precision: Precision) -> TypeGuard[nn.Linear]:
+    """Whether it is a linear layer that there are kernels for; they multiply in TF32."""
+    return (
+        type(part) is nn.Linear
+        and part.bias is not None
+        and not is_hooked(part)
+        and part.weight.is_cuda
+        and part.weight.dtype == torch.float32
+        and precision != "fp32"
+        and has_triton()
+    )
 
 
 def _is_block(parts: Sequence[nn.Module]) -> bool:

@@ -15,7 +15,13 @@ import torch
 
 from fedast.tasks.models import CharLSTM
 from fedast.training.kernels.loss import cross_entropy
-from fedast.training.kernels.net import Descent, Layout, Precision, Unstackable
+from fedast.training.kernels.net import (
+    Descent,
+    Layout,
+    Precision,
+    Unstackable,
+    gradient_scale,
+)
 
 
 def with_kernels(module: CharLSTM) -> bool:
@@ -52,6 +58,12 @@ class CharLSTMNet:
         self._marks = weight.new_zeros(copies, dtype=torch.int32)
 
     @property
+    def _stored(self) -> torch.dtype:
+        """The type of what is kept between the kernels, which is most of what a step moves."""
+        half = self._kernels and self._precision == "fp16"
+        return torch.float16 if half else self._parameters[0].dtype
+
+    @property
     def saturated(self) -> torch.Tensor | None:
         return self._marks if self._kernels and self._precision == "fp16" else None
 
@@ -79,15 +91,16 @@ class CharLSTMNet:
 
     @torch.no_grad()
     def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        embedding, w_in, w_state, b_in, b_state, w_out, b_out = self._parameters
+        embedding, w_in, _, _, _, w_out, b_out = self._parameters
         copies, samples, length = inputs.shape
         hidden, symbols = self._hidden, embedding.shape[1]
         table = self._table()
-        states = table.new_zeros(copies, length + 1, samples, hidden)
+        states = table.new_zeros(copies, length + 1, samples, hidden, dtype=self._stored)
         cells = torch.zeros_like(states)
-        gates = table.new_empty(copies, length, samples, 4 * hidden)
+        gates = states.new_empty(copies, length, samples, 4 * hidden)
         self._forward(table, inputs, states, cells, gates)
-        scores = torch.baddbmm(b_out[:, None], states[:, length], w_out.mT)
+        last = states[:, length].to(table.dtype)
+        scores = torch.baddbmm(b_out[:, None], last, w_out.mT)
         losses, d_scores = cross_entropy(scores, labels)
         d_gates = self._backward(torch.bmm(d_scores, w_out), cells, gates)
         # All characters of all samples, one after another.
@@ -95,17 +108,17 @@ class CharLSTMNet:
         before = states[:, :-1].flatten(1, 2)
         hot = d_all.new_zeros(copies, length * samples, symbols)
         hot.scatter_(2, inputs.mT.reshape(copies, -1, 1), 1.0)
-        d_table = torch.bmm(hot.mT, d_all)
+        scale = gradient_scale(d_all.dtype)
+        d_table = _product(hot.mT, d_all) / scale
         d_bias = d_table.sum(dim=1)
         d_embedding = torch.bmm(d_table, w_in)
         d_w_in = torch.bmm(d_table.mT, embedding)
-        d_w_out = torch.bmm(d_scores.mT, states[:, length])
-        w_state.baddbmm_(d_all.mT, before, beta=self._keep, alpha=-self._rate)
-        others = [embedding, w_in, b_in, b_state, w_out, b_out]
-        torch._foreach_mul_(others, self._keep)
+        d_w_out = torch.bmm(d_scores.mT, last)
+        d_w_state = _product(d_all.mT, before) / scale
+        torch._foreach_mul_(self._parameters, self._keep)
         torch._foreach_add_(
-            others,
-            [d_embedding, d_w_in, d_bias, d_bias, d_w_out, d_scores.sum(dim=1)],
+            self._parameters,
+            [d_embedding, d_w_in, d_w_state, d_bias, d_bias, d_w_out, d_scores.sum(dim=1)],
             alpha=-self._rate,
         )
         return losses
@@ -160,3 +173,10 @@ class CharLSTMNet:
             d_cell = d * f
             d_state = torch.bmm(d_gates[:, t], weight)
         return d_gates
+
+
+def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """In single precision, whatever the operands are in."""
+    if a.dtype == torch.float16 and a.is_cuda:
+        return torch.bmm(a, b, out_dtype=torch.float32)
+    return torch.bmm(a.float(), b.float()) if a.dtype == torch.float16 else torch.bmm(a, b)

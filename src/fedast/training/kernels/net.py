@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, Protocol, TypeAlias
 
 import torch
@@ -12,8 +14,16 @@ Precision: TypeAlias = Literal["fp32", "tf32", "fp16", "bf16"]
 """Of matrix products on a GPU and, for fp16 and bf16, of what the kernels for convolutions store
 between layers. The parameters, and everything else, are in the model's own precision."""
 
-GRADIENT_SCALE = 1024.0
-"""Gradients are stored multiplied by this in fp16, so that small ones do not underflow."""
+
+def gradient_scale(stored: torch.dtype) -> float:
+    """What gradients of this type are multiplied by: small ones would underflow in fp16."""
+    return 1024.0 if stored == torch.float16 else 1.0
+
+
+@cache
+def has_triton() -> bool:
+    """Whether kernels can be compiled; Triton is not there on every system."""
+    return importlib.util.find_spec("triton") is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,81 @@
+"""Linear layers of stacked copies, each with the ReLU that may follow it, on a GPU.
+
+One kernel goes forward and one back. The latter reads each weight once: it makes
+the gradient of the inputs and steps the weight on the way. Products are in TF32,
+as torch's are. With many samples (evaluation) torch's own operations are used.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias, final
+
+import torch
+import triton
+from torch import nn
+
+from fedast.training.kernels import dense_kernels as kernels
+from fedast.training.kernels.layers import Linear, ReLU
+from fedast.training.kernels.net import Descent
+
+Tensors: TypeAlias = list[torch.Tensor]
+
+MOST = 64
+"""The most samples that the kernels take: one tile holds all of a copy's."""
+
+FORWARD: dict[str, int] = {"BN": 32, "BK": 64, "num_warps": 4, "num_stages": 4}
+BACKWARD: dict[str, int] = {"BN": 32, "BK": 64, "num_warps": 4, "num_stages": 3}
+"""Tiles, as measured on an H200 with the nets of the paper."""
+
+
+@final
+class Dense:
+    parameters = 2
+
+    def __init__(self, layer: nn.Linear, copies: int, descent: Descent, *, relu: bool) -> None:
+        self._linear = Linear(layer, copies, descent)
+        self._relu = ReLU() if relu else None
+        self._x = self._y = self._linear.weight
+
+    def load(self, given: Tensors) -> None:
+        self._linear.load(given)
+
+    def read(self) -> Tensors:
+        return self._linear.read()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        copies, samples, _ = x.shape
+        if samples > MOST:
+            y = self._linear.forward(x)
+            return y if self._relu is None else self._relu.forward(y)
+        weight, outs = self._linear.weight, self._linear.weight.shape[1]
+        self._x = x.contiguous()
+        self._y = x.new_empty((copies, samples, outs))
+        kernels.forward[(triton.cdiv(outs, FORWARD["BN"]), copies)](
+            self._x, weight, self._linear.bias, self._y, samples, **self._shape(samples), **FORWARD
+        )
+        return self._y
+
+    def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
+        copies, samples, _ = dy.shape
+        if samples > MOST:
+            dy = dy if self._relu is None else self._relu.backward(dy, wants_dx=True)
+            return self._linear.backward(dy, wants_dx)
+        linear = self._linear
+        dx = torch.empty_like(self._x) if wants_dx else dy
+        kernels.backward[(triton.cdiv(linear.weight.shape[2], BACKWARD["BK"]), copies)](
+            dy.contiguous(), self._y, self._x, linear.weight, linear.bias, dx,
+            samples, linear.keep, linear.rate,
+            WANTS_DX=wants_dx, **self._shape(samples), **BACKWARD,
+        )  # fmt: skip
+        return dx
+
+    def forget(self) -> None:
+        self._x = self._y = self._linear.weight
+        self._linear.forget()
+        if self._relu is not None:
+            self._relu.forget()
+
+    def _shape(self, samples: int) -> dict[str, Any]:
+        _, outs, ins = self._linear.weight.shape
+        rows = max(16, int(triton.next_power_of_2(samples)))
+        return {"IN": ins, "OUT": outs, "RELU": self._relu is not None, "BS": rows}
