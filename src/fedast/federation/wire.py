@@ -28,6 +28,9 @@ PROTOCOL = 1
 _MAGIC = b"FAST"
 _PREFIX = struct.Struct(">4sBI")
 _MAX_HEADER = 64 * 1024
+_MAX_ANSWER = 2**20
+"""A control command's header has the server's answer in it, and a status of thousands of clients is
+long. Only keys that the server trusts may send such messages."""
 _MAX_LOSS = 1e15
 _MAX_WORK = 31 * 86400.0
 _MAX_TENSORS_HEADER = 1024
@@ -179,7 +182,8 @@ def decode(data: bytes, kind: type[M]) -> M:
             f"it uses version {protocol} of the protocol, this is version {PROTOCOL}; "
             "use the same version of fedast on both sides"
         )
-    if length > _MAX_HEADER or _PREFIX.size + length > len(data):
+    most = _MAX_ANSWER if kind is Control else _MAX_HEADER
+    if length > most or _PREFIX.size + length > len(data):
         raise WireError(f"its header claims {length} bytes, more than there are or may be")
     end = _PREFIX.size + length
     fields = _header(kind, data[_PREFIX.size : end])
