@@ -19,8 +19,8 @@ from torch.nn import functional
 from tests.training.interpreter import (
     answer,
     assembly,
-    needs_triton,
     far_off,
+    needs_triton,
     run_interpreted,
     sixteen_bytes,
 )

@@ -28,8 +28,8 @@ from fedast.training.trainer import DeviceTask, Job, SerialTrainer
 from tests.training.interpreter import (
     answer,
     assembly,
-    needs_triton,
     far_off,
+    needs_triton,
     run_interpreted,
     sixteen_bytes,
 )
