@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedast.tasks.task import Training
 from fedast.training.kernels.net import Layout
+from fedast.training.kernels.stacked_attention import StackedAttention
 from fedast.training.kernels.stacked_conv import stacked_convolutions
 from fedast.training.stepping import Stepper
 
@@ -70,6 +71,7 @@ class GeneralNet:
             name for name, takes_part in zip(self._layout.names, used, strict=True) if takes_part
         ]
         self._convolutions = stacked_convolutions(first)
+        self._attention: StackedAttention | None = StackedAttention()
         self._recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())
         optimizer = how.client_optimizer
         self.lr = first.new_zeros(copies) if optimizer.schedule.use != "constant" else None
@@ -116,12 +118,15 @@ class GeneralNet:
 
     def step(self, inputs: Any, labels: Any) -> torch.Tensor:
         self._module.train()  # an evaluation may have switched it to eval mode
-        # Fused attention cannot be mapped over either.
         plain = _without_libraries() if self._recurrent else nullcontext()
-        with sdpa_kernel(SDPBackend.MATH), plain, self._convolutions:
+        attention = self._attention or nullcontext()
+        # What ``StackedAttention`` does not know cannot be mapped over in torch's fused form.
+        with sdpa_kernel(SDPBackend.MATH), attention, plain, self._convolutions:
             gradients, (losses, (buffers, counters)) = self._gradients(
                 self._parameters, self._buffers, self._counters, inputs, labels
             )
+        if self._attention is not None and not self._attention.used:
+            self._attention = None  # looking at every operation takes time
         for mine, new in ((self._buffers, buffers), (self._counters, counters)):
             for name, value in mine.items():
                 value.copy_(new[name])
