@@ -43,7 +43,6 @@ def measure(chosen: argparse.Namespace, copies: int) -> dict[str, Any]:
     from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Trainer
 
     device = torch.device(chosen.device)
-    torch.set_num_threads(chosen.threads)
     kind = LoraCausalLM if chosen.causal else LoraClassifier
     texts: Any = words
     options = kind(base=chosen.base, texts=texts, length=chosen.length, lora=Lora(r=8))
@@ -117,10 +116,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--precision", default="tf32", choices=["fp32", "tf32"], help="on a GPU")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one is not None:
-        print(json.dumps(measure(chosen, chosen.one)))
+        from fedast.config.schema import Compute
+        from fedast.run.compute import arithmetic
+
+        precision = chosen.precision if chosen.device == "cuda" else "fp32"
+        with arithmetic(Compute(threads=chosen.threads, precision=precision)):
+            print(json.dumps(measure(chosen, chosen.one)))
         return
     lines = []
     for copies in (0, *chosen.copies):
