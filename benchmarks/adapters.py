@@ -123,8 +123,8 @@ def main() -> None:
         from fedast.config.schema import Compute
         from fedast.run.compute import arithmetic
 
-        precision = chosen.precision if chosen.device == "cuda" else "fp32"
-        with arithmetic(Compute(threads=chosen.threads, precision=precision)):
+        compute = Compute.model_validate({"threads": chosen.threads, "precision": chosen.precision})
+        with arithmetic(compute):
             print(json.dumps(measure(chosen, chosen.one)))
         return
     lines = []

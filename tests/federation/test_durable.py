@@ -69,7 +69,7 @@ def test_nats_comes_back_empty_or_older(tmp_path: Path, server_too: bool) -> Non
             shutil.copytree(folder, tmp_path / f"copy-{entries}")
             if older:
                 field.bed.start()
-                field.wait_for_entries(entries + 30)
+                field.wait_for_entries(field.entries() + 30)
                 field.bed.kill()
             field.faults["nats older" if older else "nats empty"] += 1
             killed = server_too and not field.ended
@@ -86,14 +86,14 @@ def test_nats_comes_back_empty_or_older(tmp_path: Path, server_too: bool) -> Non
 
 @chaos
 def test_a_log_restored_from_a_backup_goes_on(tmp_path: Path) -> None:
-    with Field(tmp_path, rounds=120) as field:
+    with Field(tmp_path, rounds=200) as field:
         field.start_all()
         for entries in (60, 140):
             field.wait_for_entries(entries)
             field.kill("server")
             shutil.copytree(field.run, tmp_path / f"backup-{entries}")
             field.start_server()
-            field.wait_for_entries(entries + 60)
+            field.wait_for_entries(field.entries() + 60)
             field.kill("server")
             field.faults["log restored"] += 1
             shutil.rmtree(field.run)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, final
 
 import torch
@@ -15,23 +15,10 @@ from fedast.tasks.task import Training
 from fedast.training.kernels.net import Layout
 from fedast.training.kernels.stacked_attention import StackedAttention
 from fedast.training.kernels.stacked_conv import stacked_convolutions
+from fedast.training.kernels.stacked_recurrent import StackedRecurrence
 from fedast.training.stepping import Stepper
 
 Tensors = dict[str, torch.Tensor]
-
-
-@contextmanager
-def _without_libraries() -> Iterator[None]:
-    """Without cuDNN and oneDNN, whose recurrent layers cannot be mapped over."""
-    cudnn: Any = torch.backends.cudnn
-    mkldnn: Any = torch.backends.mkldnn
-    before, cudnn.enabled = cudnn.enabled, False
-    flags = mkldnn.set_flags(False)
-    try:
-        yield
-    finally:
-        cudnn.enabled = before
-        mkldnn.set_flags(*flags)
 
 
 @final
@@ -118,10 +105,10 @@ class GeneralNet:
 
     def step(self, inputs: Any, labels: Any) -> torch.Tensor:
         self._module.train()  # an evaluation may have switched it to eval mode
-        plain = _without_libraries() if self._recurrent else nullcontext()
+        recurrence = StackedRecurrence() if self._recurrent else nullcontext()
         attention = self._attention or nullcontext()
         # What ``StackedAttention`` does not know cannot be mapped over in torch's fused form.
-        with sdpa_kernel(SDPBackend.MATH), attention, plain, self._convolutions:
+        with sdpa_kernel(SDPBackend.MATH), attention, recurrence, self._convolutions:
             gradients, (losses, (buffers, counters)) = self._gradients(
                 self._parameters, self._buffers, self._counters, inputs, labels
             )
