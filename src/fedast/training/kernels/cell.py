@@ -52,17 +52,23 @@ def _load_marked(kernel, square, mark, OPERAND: tl.constexpr):
 
 
 @triton.jit
-def _read(at, inside):
-    return tl.load(at, mask=inside, other=0.0).to(tl.float32)
+def _four(at, HIDDEN: tl.constexpr, inside):
+    """A tile of each of the four gates, as it is stored."""
+    i = tl.load(at, mask=inside, other=0.0)
+    f = tl.load(at + HIDDEN, mask=inside, other=0.0)
+    g = tl.load(at + 2 * HIDDEN, mask=inside, other=0.0)
+    o = tl.load(at + 3 * HIDDEN, mask=inside, other=0.0)
+    return i, f, g, o
 
 
 @triton.jit
 def _forward(
     table, codes, weight, states, cells, gates, samples, symbols,
-    LENGTH: tl.constexpr, HIDDEN: tl.constexpr, BP: tl.constexpr, BH: tl.constexpr,
-    PRECISION: tl.constexpr, OPERAND: tl.constexpr, KEEP: tl.constexpr,
+    LENGTH: tl.constexpr, HIDDEN: tl.constexpr, WIDTH: tl.constexpr, BP: tl.constexpr,
+    BH: tl.constexpr, PRECISION: tl.constexpr, OPERAND: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """KEEP: write everything that the backward pass needs, else only the last state."""
+    """KEEP: write everything that the backward pass needs, else only the last state. WIDTH: of a
+    row of states."""
     copy = tl.program_id(1).to(tl.int64)
     p = tl.program_id(0) * BP + tl.arange(0, BP)
     j = tl.arange(0, BH)
@@ -80,43 +86,44 @@ def _forward(
     state = tl.zeros((BH, BP), dtype=tl.float32)
     cell = tl.zeros((BH, BP), dtype=tl.float32)
     text = codes + (copy * samples + p) * LENGTH
+    rows = table + copy * symbols * 4 * HIDDEN + j[:, None]
     code = tl.load(text, mask=p < samples, other=0)
+    i, f, g, o = _four(rows + code[None, :] * 4 * HIDDEN, HIDDEN, inside)
+    code = tl.load(text + 1 % LENGTH, mask=p < samples, other=0)
     for t in range(LENGTH):
-        at = table + (copy * symbols + code)[None, :] * 4 * HIDDEN + j[:, None]
-        i = tl.load(at, mask=inside, other=0.0)
-        f = tl.load(at + HIDDEN, mask=inside, other=0.0)
-        g = tl.load(at + 2 * HIDDEN, mask=inside, other=0.0)
-        o = tl.load(at + 3 * HIDDEN, mask=inside, other=0.0)
-        code = tl.load(text + tl.minimum(t + 1, LENGTH - 1), mask=p < samples, other=0)
+        # What the next character adds is read while this one is worked on.
+        next_i, next_f, next_g, next_o = _four(rows + code[None, :] * 4 * HIDDEN, HIDDEN, inside)
+        code = tl.load(text + tl.minimum(t + 2, LENGTH - 1), mask=p < samples, other=0)
         before = state.to(OPERAND)
         if resident:
-            i += tl.dot(wi, before)
-            f += tl.dot(wf, before)
-            g += tl.dot(wg, before)
-            o += tl.dot(wo, before)
+            i = tl.dot(wi, before, i)
+            f = tl.dot(wf, before, f)
+            g = tl.dot(wg, before, g)
+            o = tl.dot(wo, before, o)
         else:
             w = _load(kernel, square, OPERAND)
-            i += tl.dot(w, before, input_precision=PRECISION)
+            i = tl.dot(w, before, i, input_precision=PRECISION)
             w = _load(kernel + size, square, OPERAND)
-            f += tl.dot(w, before, input_precision=PRECISION)
+            f = tl.dot(w, before, f, input_precision=PRECISION)
             w = _load(kernel + 2 * size, square, OPERAND)
-            g += tl.dot(w, before, input_precision=PRECISION)
+            g = tl.dot(w, before, g, input_precision=PRECISION)
             w = _load(kernel + 3 * size, square, OPERAND)
-            o += tl.dot(w, before, input_precision=PRECISION)
+            o = tl.dot(w, before, o, input_precision=PRECISION)
         i, f, g, o = tl.sigmoid(i), tl.sigmoid(f), _tanh(g), tl.sigmoid(o)
         cell = tl.where(inside, f * cell + i * g, 0.0)
         state = tl.where(inside, o * _tanh(cell), 0.0)
         if KEEP:
-            at = ((copy * (LENGTH + 1) + t + 1) * samples + p)[None, :] * HIDDEN + j[:, None]
-            tl.store(cells + at, cell, mask=inside)
-            tl.store(states + at, state, mask=inside)
+            row = ((copy * (LENGTH + 1) + t + 1) * samples + p)[None, :]
+            tl.store(cells + row * HIDDEN + j[:, None], cell, mask=inside)
+            tl.store(states + row * WIDTH + j[:, None], state, mask=inside)
             at = gates + ((copy * LENGTH + t) * samples + p)[None, :] * 4 * HIDDEN + j[:, None]
             tl.store(at, i, mask=inside)
             tl.store(at + HIDDEN, f, mask=inside)
             tl.store(at + 2 * HIDDEN, g, mask=inside)
             tl.store(at + 3 * HIDDEN, o, mask=inside)
+        i, f, g, o = next_i, next_f, next_g, next_o
     if not KEEP:
-        at = (copy * samples + p)[None, :] * HIDDEN + j[:, None]
+        at = (copy * samples + p)[None, :] * WIDTH + j[:, None]
         tl.store(states + at, state, mask=inside)
 
 
@@ -144,16 +151,22 @@ def _backward(
     d_state = tl.load(d_last + at, mask=inside, other=0.0) * scale
     d_cell = tl.zeros((BH, BP), dtype=tl.float32)
     largest = tl.zeros((BH, BP), dtype=tl.float32)
+    own = p[None, :] * HIDDEN + j[:, None]
+    cell = cells + copy * (LENGTH + 1) * samples * HIDDEN + own
+    gate = gates + copy * LENGTH * samples * 4 * HIDDEN + p[None, :] * 4 * HIDDEN + j[:, None]
+    step = samples * HIDDEN
+    after = _tanh(tl.load(cell + LENGTH * step, mask=inside, other=0.0).to(tl.float32))
+    stored = tl.load(cell + (LENGTH - 1) * step, mask=inside, other=0.0)
+    stored_i, stored_f, stored_g, stored_o = _four(gate + (LENGTH - 1) * 4 * step, HIDDEN, inside)
     for back in range(LENGTH):
         t = LENGTH - 1 - back
-        at = ((copy * (LENGTH + 1) + t) * samples + p)[None, :] * HIDDEN + j[:, None]
-        before = _read(cells + at, inside)
-        after = _tanh(_read(cells + at + samples * HIDDEN, inside))
-        at = ((copy * LENGTH + t) * samples + p)[None, :] * 4 * HIDDEN + j[:, None]
-        i = _read(gates + at, inside)
-        f = _read(gates + at + HIDDEN, inside)
-        g = _read(gates + at + 2 * HIDDEN, inside)
-        o = _read(gates + at + 3 * HIDDEN, inside)
+        before = stored.to(tl.float32)
+        i, f = stored_i.to(tl.float32), stored_f.to(tl.float32)
+        g, o = stored_g.to(tl.float32), stored_o.to(tl.float32)
+        # What the character before it needs is read while this one is worked on.
+        earlier = tl.maximum(t - 1, 0)
+        stored = tl.load(cell + earlier * step, mask=inside, other=0.0)
+        stored_i, stored_f, stored_g, stored_o = _four(gate + earlier * 4 * step, HIDDEN, inside)
         d = d_cell + d_state * o * (1 - after * after)
         d_cell = d * f
         d_o = d_state * after * o * (1 - o)
@@ -179,6 +192,8 @@ def _backward(
             d_state = tl.dot(w, d_f, d_state, input_precision=PRECISION)
             w = _load(kernel + 2 * HIDDEN, square, OPERAND)
             d_state = tl.dot(w, d_g, d_state, input_precision=PRECISION)
+        after = _tanh(before)
+        at = ((copy * LENGTH + t) * samples + p)[None, :] * 4 * HIDDEN + j[:, None]
         tl.store(d_gates + at, d_i, mask=inside)
         tl.store(d_gates + at + HIDDEN, d_f, mask=inside)
         tl.store(d_gates + at + 2 * HIDDEN, d_g, mask=inside)
@@ -187,7 +202,7 @@ def _backward(
         tl.store(saturated + copy, 1, mask=tl.max(largest) > 65504.0)
 
 
-FORWARD: dict[str, int] = {"BP": 16, "num_warps": 8, "num_stages": 1}
+FORWARD: dict[str, int] = {"BP": 32, "num_warps": 8, "num_stages": 1}
 BACKWARD: dict[str, int] = {"BP": 32, "num_warps": 8, "num_stages": 1}
 LAST: dict[str, int] = {"BP": 32, "num_warps": 8, "num_stages": 1}
 """Tiles, as measured on an H200 with the net of the paper."""
@@ -215,11 +230,13 @@ def run_forward(
     gates: torch.Tensor,
     precision: Precision,
 ) -> None:
-    """Fill states, cells (copy, time + 1, sample, hidden) and gates (copy, time, sample, ...)."""
+    """Fill states, cells (copy, time + 1, sample, hidden) and gates (copy, time, sample, ...); rows
+    of states may be longer."""
     copies, samples, length = codes.shape
     _forward[(triton.cdiv(samples, FORWARD["BP"]), copies)](
         table, codes, weight, states, cells, gates, samples, table.shape[1],
-        LENGTH=length, KEEP=True, **FORWARD, **_how(states.shape[3], precision),
+        LENGTH=length, WIDTH=states.shape[3], KEEP=True, **FORWARD,
+        **_how(cells.shape[3], precision),
     )  # fmt: skip
 
 
@@ -231,7 +248,8 @@ def last_states(
     states = table.new_empty(copies, samples, weight.shape[2])
     _forward[(triton.cdiv(samples, LAST["BP"]), copies)](
         table, codes, weight, states, states, states, samples, table.shape[1],
-        LENGTH=length, KEEP=False, **LAST, **_how(weight.shape[2], precision),
+        LENGTH=length, WIDTH=weight.shape[2], KEEP=False, **LAST,
+        **_how(weight.shape[2], precision),
     )  # fmt: skip
     return states
 

@@ -56,7 +56,7 @@ class Linear:
         self.rate = descent.rate
         self.weight = layer.weight.new_zeros((copies, *layer.weight.shape))
         self.bias = layer.weight.new_zeros((copies, 1, layer.out_features))
-        self._x = self.weight
+        self.x = self.weight
 
     def load(self, given: Tensors) -> None:
         self.weight.copy_(given[0])
@@ -66,19 +66,19 @@ class Linear:
         return [self.weight, self.bias[:, 0]]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self._x = x
+        self.x = x
         return torch.baddbmm(self.bias, x, self.weight.mT)
 
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
         dx = torch.bmm(dy, self.weight) if wants_dx else dy
-        self.weight.baddbmm_(dy.mT, self._x, beta=self.keep, alpha=-self.rate)
+        self.weight.baddbmm_(dy.mT, self.x, beta=self.keep, alpha=-self.rate)
         if self.keep != 1.0:
             self.bias.mul_(self.keep)
         self.bias.sub_(dy.sum(dim=1, keepdim=True), alpha=self.rate)
         return dx
 
     def forget(self) -> None:
-        self._x = self.weight
+        self.x = self.weight
 
 
 @final

@@ -95,11 +95,14 @@ class CharLSTMNet:
         copies, samples, length = inputs.shape
         hidden, symbols = self._hidden, embedding.shape[1]
         table = self._table()
-        states = table.new_zeros(copies, length + 1, samples, hidden, dtype=self._stored)
-        cells = torch.zeros_like(states)
+        # In half precision, rows that begin at multiples of 16 bytes are multiplied twice as fast.
+        width = hidden if self._stored != torch.float16 else -(-hidden // 8) * 8
+        states = table.new_empty(copies, length + 1, samples, width, dtype=self._stored)
+        cells = states.new_empty(copies, length + 1, samples, hidden)
+        states[:, 0], cells[:, 0] = 0.0, 0.0
         gates = states.new_empty(copies, length, samples, 4 * hidden)
         self._forward(table, inputs, states, cells, gates)
-        last = states[:, length].to(table.dtype)
+        last = states[:, length, :, :hidden].to(table.dtype)
         scores = torch.baddbmm(b_out[:, None], last, w_out.mT)
         losses, d_scores = cross_entropy(scores, labels)
         d_gates = self._backward(torch.bmm(d_scores, w_out), cells, gates)
@@ -114,7 +117,7 @@ class CharLSTMNet:
         d_embedding = torch.bmm(d_table, w_in)
         d_w_in = torch.bmm(d_table.mT, embedding)
         d_w_out = torch.bmm(d_scores.mT, last)
-        d_w_state = _product(d_all.mT, before) / scale
+        d_w_state = _product(d_all.mT, before)[:, :, :hidden] / scale
         torch._foreach_mul_(self._parameters, self._keep)
         torch._foreach_add_(
             self._parameters,
