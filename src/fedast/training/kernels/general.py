@@ -15,7 +15,7 @@ from fedast.tasks.task import Training
 from fedast.training.kernels.net import Layout
 from fedast.training.kernels.stacked_attention import StackedAttention
 from fedast.training.kernels.stacked_conv import stacked_convolutions
-from fedast.training.kernels.stacked_recurrent import StackedRecurrence
+from fedast.training.kernels.stacked_recurrent import stacked_recurrence
 from fedast.training.stepping import Stepper
 
 Tensors = dict[str, torch.Tensor]
@@ -105,7 +105,7 @@ class GeneralNet:
 
     def step(self, inputs: Any, labels: Any) -> torch.Tensor:
         self._module.train()  # an evaluation may have switched it to eval mode
-        recurrence = StackedRecurrence() if self._recurrent else nullcontext()
+        recurrence = stacked_recurrence() if self._recurrent else nullcontext()
         attention = self._attention or nullcontext()
         # What ``StackedAttention`` does not know cannot be mapped over in torch's fused form.
         with sdpa_kernel(SDPBackend.MATH), attention, recurrence, self._convolutions:

@@ -1,7 +1,7 @@
 """Recurrent layers of stacked copies, step by step.
 
-Neither cuDNN's and oneDNN's recurrent layers nor torch's fused cells can be mapped over. While
-``StackedRecurrence`` is entered, they are what torch itself decomposes them into.
+Neither cuDNN's and oneDNN's recurrent layers nor torch's fused cells can be mapped over. Within
+``stacked_recurrence`` they are what torch itself decomposes them into.
 """
 
 from __future__ import annotations
@@ -23,22 +23,26 @@ _STEPS: Mapping[Any, Callable[..., Any]] = {
 
 
 @contextmanager
-def _without_mkldnn() -> Iterator[None]:
-    """oneDNN's LSTM is part of its decomposition, in single precision on a CPU."""
+def stacked_recurrence() -> Iterator[None]:
+    """Without the libraries: cuDNN's layers would look for their weights in memory, and oneDNN's
+    LSTM is part of the decomposition in single precision."""
+    cudnn: Any = torch.backends.cudnn
     mkldnn: Any = torch.backends.mkldnn
-    before = mkldnn.set_flags(False)
+    before, cudnn.enabled = cudnn.enabled, False
+    flags = mkldnn.set_flags(False)
     try:
-        yield
+        with _Decomposed():
+            yield
     finally:
-        mkldnn.set_flags(*before)
+        cudnn.enabled = before
+        mkldnn.set_flags(*flags)
 
 
 @final
-class StackedRecurrence(TorchFunctionMode):
+class _Decomposed(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in _STEPS and isinstance(args[3], bool):  # of packed sequences it is the weights
-            with _without_mkldnn():
-                return _STEPS[func](*args, **kwargs or {})
+            return _STEPS[func](*args, **kwargs or {})
         return func(*args, **kwargs or {})
