@@ -24,7 +24,7 @@ from fedast.run.execute import execute
 from fedast.run.on_ray import Ray
 from fedast.testing.executors import small_config
 from fedast.training.options import OnRay
-from fedast.training.ray_connection import check_nodes
+from fedast.training.ray_connection import check_nodes, node_facts
 from tests.cluster.conftest import SMALL
 
 pytestmark = pytest.mark.cluster
@@ -61,6 +61,25 @@ def test_the_runs_of_a_node_that_dies_go_on_elsewhere(cluster: Any, tmp_path: Pa
         execute(config, tmp_path / "alone", overwrite=True)
         alone = (tmp_path / "alone" / "curves.csv").read_bytes()
         assert (tmp_path / str(number) / "curves.csv").read_bytes() == alone
+
+
+def test_a_node_that_leaves_while_nodes_are_asked_is_no_reason_to_refuse(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    node = cluster.add_node(**SMALL)
+    while sum(one["Alive"] for one in ray.nodes()) < 4:
+        time.sleep(0.1)
+    before = ray.nodes()
+    cluster.remove_node(node)
+    while sum(one["Alive"] for one in ray.nodes()) > 3:
+        time.sleep(0.1)
+    listed, now = [before], ray.nodes
+    monkeypatch.setattr(ray, "nodes", lambda: listed.pop() if listed else now())
+    found = node_facts()
+    assert len(found) == 3
+    assert not any(isinstance(facts, str) for facts in found.values())
 
 
 def test_what_no_node_has_is_refused(cluster: Any) -> None:

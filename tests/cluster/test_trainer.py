@@ -98,7 +98,7 @@ def test_sixteen_actors(cluster: Any, alone: dict[str, bytes], tmp_path: Path) -
 
 
 def test_actors_are_killed_at_any_moment(alone: dict[str, bytes], tmp_path: Path) -> None:
-    with killing(every=1.0, most=6) as killed:
+    with killing(every=0.3, most=6) as killed:
         hurt = run(tmp_path / "run", '{name="ray", actors=2}')
     assert killed
     assert hurt == alone

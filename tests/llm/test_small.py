@@ -47,7 +47,7 @@ def test_what_was_trained_is_loaded_by_peft(folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     run = folder / "both" / "fedast-d" / "seed-1"
-    export = [sys.executable, "-m", "fedast", "export", run, "chat", "--to", "peft"]
+    export = [sys.executable, "-m", "fedast", "export", str(run), "chat", "--to", "peft"]
     subprocess.run(export, cwd=folder, check=True)
     base = AutoModelForCausalLM.from_pretrained(folder / "tiny-decoder")
     model = PeftModel.from_pretrained(base, run / "models" / "chat-adapter")

@@ -58,19 +58,25 @@ def node_facts(timeout: float = 60.0) -> dict[str, Facts | str]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    def alive() -> dict[str, str]:
+        return {
+            node["NodeID"]: f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})"
+            for node in ray.nodes()
+            if node["Alive"]
+        }
+
     asked = {}
-    for node in ray.nodes():
-        if node["Alive"]:
-            pinned = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            task = ray.remote(num_cpus=0, max_retries=0)(my_facts)
-            name = f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})"
-            asked[name] = task.options(scheduling_strategy=pinned).remote()
+    for node, name in alive().items():
+        pinned = NodeAffinitySchedulingStrategy(node, soft=False)
+        task = ray.remote(num_cpus=0, max_retries=0)(my_facts)
+        asked[node, name] = task.options(scheduling_strategy=pinned).remote()
     found: dict[str, Facts | str] = {}
-    for name, reference in asked.items():
+    for (node, name), reference in asked.items():
         try:
             found[name] = ray.get(reference, timeout=timeout)
         except Exception as error:
-            found[name] = f"cannot run fedast ({last_line(error)})"
+            if node in alive():  # otherwise it has left meanwhile
+                found[name] = f"cannot run fedast ({last_line(error)})"
     return found
 
 
