@@ -87,6 +87,29 @@ def test_causal_and_scaled(device: str) -> None:
     assert max(off) < (1e-12 if device == "cpu" else 1e-5)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_penalty_on_gradients(causal: bool) -> None:
+    """Second derivatives, of which there is no fused kernel."""
+    torch.manual_seed(0)
+    inputs = [torch.randn(COPIES, SAMPLES, HEADS, 5, 8, dtype=torch.float64) for _ in range(3)]
+    mask = None if causal else torch.randn(SAMPLES, 1, 5, 5, dtype=torch.float64)
+
+    def loss(q: Any, k: Any, v: Any) -> torch.Tensor:
+        out = functional.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=0.7)
+        return out.sin().sum()
+
+    def penalty(q: Any, k: Any, v: Any) -> torch.Tensor:
+        found: Any = grad(loss, argnums=(0, 1, 2))(q, k, v)
+        return sum((part.square() * place).sum() for place, part in enumerate(found, 1))  # type: ignore[no-any-return]
+
+    gradients: Any = vmap(grad(penalty, argnums=(0, 1, 2)))
+    with sdpa_kernel(SDPBackend.MATH):
+        wanted = gradients(*inputs)
+        with StackedAttention():
+            found = gradients(*inputs)
+    assert max(far_off(a, b) for a, b in zip(found, wanted, strict=True)) < 1e-12
+
+
 def test_what_the_fused_kernels_do_not_know_is_done_as_before() -> None:
     off, used = _both(None, None, 3, "cpu", torch.float64)  # three numbers for each position
     assert not used

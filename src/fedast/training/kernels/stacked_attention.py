@@ -8,9 +8,11 @@ then never stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, final
 
 import torch
+from torch.func import vjp
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -119,6 +121,30 @@ def _gradients(
     return found[0], found[1], found[2]
 
 
+def _plain_gradients(
+    given: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    mask: torch.Tensor | None,
+    causal: bool,
+    scale: float | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The same as ``_gradients``, in operations that can be differentiated."""
+    size = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = size * query @ key.mT
+    if mask is not None:
+        scores = scores + mask
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~seen, float("-inf"))
+    shares = scores.softmax(dim=-1)
+    by_share = given @ value.mT
+    by_score = shares * (by_share - (by_share * shares).sum(dim=-1, keepdim=True))
+    return size * by_score @ key, size * by_score.mT @ query, shares.mT @ given
+
+
 def _bias(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
     """A mask of every head's, with rows that begin at multiples of sixteen as the kernel needs."""
     if mask is None:
@@ -189,11 +215,16 @@ class _AttentionGradient(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
+        given, query, key, value, mask, _out, _sums, *ctx.how = inputs
+        ctx.save_for_backward(given, query, key, value, mask)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        raise NotImplementedError("fused attention cannot be differentiated twice")
+        """Second derivatives are those of the plain formula; there is no fused kernel for them."""
+        *inputs, mask = ctx.saved_tensors
+        plain = partial(_plain_gradients, mask=mask, causal=ctx.how[0], scale=ctx.how[1])
+        pull_back: Any = vjp(plain, *inputs)[1]
+        return *pull_back(gradients), None, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Batched:
