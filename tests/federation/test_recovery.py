@@ -205,9 +205,16 @@ def test_a_log_that_asks_for_other_answers_is_refused(tmp_path: Path) -> None:
     before = path.read_bytes()
     found = newest(folder / "diary" / "state", lambda text: None)
     assert found is not None
-    change_state(folder, answers=(0.5,), chain=None)
-    assert "data plane fewer questions" in refused(config, folder)
+    change_state(folder, answers=(0.5,), chain=None)  # every question gets the one before its own
+    assert "something else than what was recorded" in refused(config, folder)
     change_state(folder, answers=(), chain=None)
+
+    def one_more(entries: list[Entry]) -> None:
+        entries[-1] = replace(entries[-1], answers=(*entries[-1].answers, 0.5))
+
+    rewrite(folder, one_more)
+    assert "data plane fewer questions" in refused(config, folder)
+    path.write_bytes(before)
 
     def one_less(entries: list[Entry]) -> None:
         place = max(n for n, entry in enumerate(entries) if entry.answers)
