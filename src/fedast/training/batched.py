@@ -12,7 +12,7 @@ that does not fit into memory is split, and later ones are as small.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 import numpy as np
@@ -21,14 +21,14 @@ import torch
 from fedast.core.protocol import TaskName
 from fedast.core.streams import Stream
 from fedast.tasks.dataset import mapped
-from fedast.tasks.task import OutOfMemory
+from fedast.tasks.task import Indices, OutOfMemory
 from fedast.training.kernels.agreement import randomness_of
 from fedast.training.kernels.choose import Build, choose, is_lean, say_once
 from fedast.training.kernels.net import Net, Precision, Unstackable
 from fedast.training.kernels.stacked import Randomness, step
 from fedast.training.randomness import draw_seed
 from fedast.training.stepping import rates
-from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Update, batches_of
+from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Update, parts_of
 
 _log = logging.getLogger(__name__)
 
@@ -83,9 +83,7 @@ class BatchedTrainer:
         device_task = self._device_tasks[task]
         if not _same_frozen(device_task, jobs):  # they are kept once for all copies
             return self._serial.train(task, jobs)
-        drawn = [batches_of(device_task, self._streams[task], job) for job in jobs]
-        batches = np.stack([indices for indices, _ in drawn], axis=1)
-        return self._stacked[task].train(jobs, batches, [draw_seed(stream) for _, stream in drawn])
+        return self._stacked[task].train(jobs, self._streams[task])
 
     def close(self) -> None:
         self._stacked.clear()
@@ -111,18 +109,16 @@ class _StackedTask:
         self._engines: dict[int, _Engine] = {}
         self.most = most
 
-    def train(self, jobs: Sequence[Job], batches: np.ndarray, seeds: Sequence[int]) -> list[Update]:
+    def train(self, jobs: Sequence[Job], stream: Stream) -> list[Update]:
+        """``stream``: the task's, which those of its requests come from."""
         if len(jobs) > self.most:
-            half = self.most
-            return self.train(jobs[:half], batches[:, :half], seeds[:half]) + self.train(
-                jobs[half:], batches[:, half:], seeds[half:]
-            )
+            return self.train(jobs[: self.most], stream) + self.train(jobs[self.most :], stream)
         size = padded(len(jobs))
         try:
             if size not in self._engines:
                 net = self._build(size)
                 self._engines[size] = _Engine(self._device_task, net, size, self._randomness)
-            return self._engines[size].train(jobs, batches, seeds)
+            return self._engines[size].train(jobs, stream)
         except torch.OutOfMemoryError:
             self._engines.clear()
             torch.cuda.empty_cache()
@@ -132,7 +128,7 @@ class _StackedTask:
                 'the device\'s memory; lower its batch_size, or set compute.device = "cpu"'
             )
         self.most = max(1, len(jobs) // 2)
-        return self.train(jobs, batches, seeds)
+        return self.train(jobs, stream)
 
 
 @final
@@ -152,6 +148,7 @@ class _Engine:
             how.local_steps, size, how.batch_size, dtype=torch.int64, device=base.device
         )
         self._drawn = torch.zeros_like(self._batches, device="cpu", pin_memory=base.is_cuda)
+        self._host = self._drawn.numpy()
         self._copied = torch.cuda.Event() if base.is_cuda else None  # type: ignore[no-untyped-call]
         self._at = torch.zeros(1, dtype=torch.int64, device=base.device)
         self._losses = torch.zeros(size, dtype=base.dtype, device=base.device)
@@ -163,39 +160,49 @@ class _Engine:
             self._net.load(base.expand(size, -1))
             self._graph = self._capture()
 
-    def train(self, jobs: Sequence[Job], batches: np.ndarray, seeds: Sequence[int]) -> list[Update]:
+    def train(self, jobs: Sequence[Job], stream: Stream) -> list[Update]:
+        drawn = [parts_of(self._device_task, stream, job) for job in jobs]
         places = [min(place, len(jobs) - 1) for place in range(self._size)]
         base = torch.stack([jobs[place].base for place in places])
         self._net.load(base)
-        if self._copied is not None:
-            self._copied.synchronize()  # the previous copy may still be in progress
-        self._drawn.numpy()[:, : len(jobs)] = batches
-        self._drawn.numpy()[:, len(jobs) :] = batches[:, -1:]
-        self._batches.copy_(self._drawn, non_blocking=True)
-        if self._copied is not None:
-            self._copied.record()
         if self._rates is not None:
             how = self._device_task.task.training
             by_place = [rates(how, jobs[place].version) for place in places]
             self._rates.copy_(torch.tensor(by_place, dtype=self._rates.dtype).T)
         if self._draws is not None:
+            seeds = [draw_seed(mine) for _, mine in drawn]
             self._draws.begin([seeds[place] for place in places])
         self._at.zero_()
         self._losses.zero_()
-        for number in range(len(batches)):
-            if self._graph is not None:
-                self._graph.replay()
-            else:
-                self._step(number)
+        if self._copied is not None:
+            self._copied.synchronize()  # copies of the last call may still be in progress
+        begun = 0
+        for batches in _together([parts for parts, _ in drawn]):
+            self._run(begun, batches)
+            begun += len(batches)
+        if self._copied is not None:
+            self._copied.record()
         after, end = self._net.read(), self._device_task.model.buffers_from
-        deltas = (base[:, :end] - after[:, :end]).div_(self._scale)
-        losses = self._losses / len(batches)
+        moved = (base[:, :end] - after[:, :end])[: len(jobs)].unbind()
+        deltas = torch._foreach_div(moved, self._scale)  # each in memory of its own
+        losses = (self._losses / begun).unbind()
         marks = self._net.saturated
         saturated = [None] * len(jobs) if marks is None else marks.clone().unbind()
         has_buffers = bool(self._device_task.model.buffer_count)
         buffers = after[:, end:].clone().unbind() if has_buffers else [None] * len(jobs)
-        mine = [deltas[0]] if self._size == 1 else [deltas[i].clone() for i in range(len(jobs))]
-        return [Update(mine[i], losses[i], buffers[i], saturated[i]) for i in range(len(jobs))]
+        return [Update(deltas[i], losses[i], buffers[i], saturated[i]) for i in range(len(jobs))]
+
+    def _run(self, begun: int, batches: np.ndarray) -> None:
+        """Some local steps, after those that have begun already."""
+        rows, clients = slice(begun, begun + len(batches)), batches.shape[1]
+        self._host[rows, :clients] = batches
+        self._host[rows, clients:] = batches[:, -1:]
+        self._batches[rows].copy_(self._drawn[rows], non_blocking=True)
+        for number in range(rows.start, rows.stop):
+            if self._graph is not None:
+                self._graph.replay()
+            else:
+                self._step(number)
 
     def _step(self, number: int | None = None) -> None:
         """One local step of all copies; the next one by the device's own count, which a graph can
@@ -230,6 +237,17 @@ class _Engine:
             _log.info("task %r: no graph: %s", self._device_task.task.name, problem)
             return None
         return graph
+
+
+def _together(drawn: Sequence[Iterator[Indices]]) -> Iterator[np.ndarray]:
+    """Mini-batches of several clients as (step, client, sample), in two parts: the first is trained
+    on while the rest is drawn."""
+    first = [next(batches) for batches in drawn]
+    ready = min(map(len, first))
+    yield np.stack([batches[:ready] for batches in first], axis=1)
+    rest = [np.concatenate([have[ready:], *more]) for have, more in zip(first, drawn, strict=True)]
+    if len(rest[0]):
+        yield np.stack(rest, axis=1)
 
 
 def _row(table: torch.Tensor, at: torch.Tensor | int) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from fedast.tasks.task import Indices, Sampling
@@ -10,7 +12,14 @@ from fedast.tasks.task import Indices, Sampling
 def draw_batches(
     own: Indices, batch_size: int, steps: int, sampling: Sampling, rng: np.random.Generator
 ) -> Indices:
-    """The mini-batches of one local training, as a (steps, batch_size) array of indices.
+    """The mini-batches of one local training, as a (steps, batch_size) array of indices."""
+    return np.concatenate(list(draw_parts(own, batch_size, steps, sampling, rng)))
+
+
+def draw_parts(
+    own: Indices, batch_size: int, steps: int, sampling: Sampling, rng: np.random.Generator
+) -> Iterator[Indices]:
+    """The same in parts, each drawn when it is asked for: a trainer can begin with the first.
 
     ``own`` are the indices of the client's samples. Every epoch has a new
     order, and its incomplete last batch is dropped. A client with fewer samples
@@ -18,13 +27,14 @@ def draw_batches(
     """
     count = len(own)
     if count < batch_size:
-        return rng.choice(own, size=(steps, batch_size), replace=True)
-    if sampling == "independent":
-        return own[_distinct(count, steps, batch_size, rng)]
-    per_epoch = count // batch_size
-    epochs = -(-steps // per_epoch)
-    shuffled = [rng.permutation(own)[: per_epoch * batch_size] for _ in range(epochs)]
-    return np.concatenate(shuffled).reshape(-1, batch_size)[:steps]
+        yield rng.choice(own, size=(steps, batch_size), replace=True)
+    elif sampling == "independent":
+        yield own[_distinct(count, steps, batch_size, rng)]
+    else:
+        per_epoch = count // batch_size
+        for begun in range(0, steps, per_epoch):
+            epoch = rng.permutation(own)[: per_epoch * batch_size].reshape(per_epoch, batch_size)
+            yield epoch[: steps - begun]
 
 
 def _distinct(count: int, rows: int, size: int, rng: np.random.Generator) -> Indices:

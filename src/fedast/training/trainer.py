@@ -6,7 +6,7 @@ with any ``nn.Module``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, final, runtime_checkable
 
@@ -19,7 +19,7 @@ from fedast.parts.blame import place
 from fedast.tasks.dataset import Arrays, Dataset
 from fedast.tasks.metrics import RMSE, Accuracy, cross_entropy
 from fedast.tasks.task import BadTask, Indices, OutOfMemory, Task
-from fedast.training.batches import draw_batches
+from fedast.training.batches import draw_parts
 from fedast.training.flat import FlatModel
 from fedast.training.randomness import seeded
 from fedast.training.stepping import Stepper, rates
@@ -96,16 +96,22 @@ class AheadTrainer(Trainer, Protocol):
 
 def batches_of(device_task: DeviceTask, stream: Stream, job: Job) -> tuple[Indices, Stream]:
     """A job's mini-batches, and the stream that everything random in it comes from."""
+    parts, mine = parts_of(device_task, stream, job)
+    return np.concatenate(list(parts)), mine
+
+
+def parts_of(device_task: DeviceTask, stream: Stream, job: Job) -> tuple[Iterator[Indices], Stream]:
+    """The same, with mini-batches in parts that are drawn when they are asked for."""
     how = device_task.task.training
     mine = stream.child(job.client, job.request)
-    batches = draw_batches(
+    parts = draw_parts(
         device_task.task.partition[job.client],
         how.batch_size,
         how.local_steps,
         how.sampling,
         np.random.default_rng(mine.bits()),
     )
-    return batches, mine
+    return parts, mine
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from typing import final
 import torch
 import triton
 from torch import nn
-from torch.nn import functional
 
 from fedast.training.kernels import convolution_kernels as kernels
 from fedast.training.kernels.net import Descent, Precision, gradient_scale
@@ -233,13 +232,13 @@ class ConvPools:
         return [part for block in self._blocks for part in block.read()]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = _channels_last(x).to(self._blocks[0].stored)
+        x = _channels_last(x, self._blocks[0].stored)
         for block in self._blocks:
             x = block.forward(x)
         return x[..., : self._outs].permute(0, 1, 4, 2, 3).contiguous()
 
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
-        dy = _channels_last(dy)
+        dy = _channels_last(dy, dy.dtype)
         for number in reversed(range(len(self._blocks))):
             dy = self._blocks[number].backward(dy, wants_dx or number > 0)
         if not wants_dx:
@@ -252,7 +251,10 @@ class ConvPools:
             block.forget()
 
 
-def _channels_last(x: torch.Tensor) -> torch.Tensor:
+def _channels_last(x: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
     """(copy, sample, channel, height, width) to channels last, padded."""
-    channels = x.shape[2]
-    return functional.pad(x.permute(0, 1, 3, 4, 2), (0, _padded(channels) - channels)).contiguous()
+    channels, last = x.shape[2], x.permute(0, 1, 3, 4, 2)
+    shape, wide = last.shape[:-1], _padded(channels)
+    y = (x.new_empty if wide == channels else x.new_zeros)((*shape, wide), dtype=stored)
+    y[..., :channels] = last
+    return y
