@@ -68,7 +68,10 @@ def choose(
     used = used_parameters(device_task)
 
     def general(how: Training, copies: int) -> Net:
-        return GeneralNet(module, device_task.loss, copies, how, used, draws=randomness.draws)
+        return GeneralNet(
+            module, device_task.loss, copies, how, used,
+            draws=randomness.draws, precision=precision,
+        )  # fmt: skip
 
     # Gradients are compared by a step of plain SGD: those of other optimizers may be large where
     # a gradient is all rounding.

@@ -12,9 +12,10 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedast.tasks.task import Training
-from fedast.training.kernels.net import Layout
+from fedast.training.kernels.net import Layout, Precision
 from fedast.training.kernels.stacked_attention import StackedAttention
-from fedast.training.kernels.stacked_conv import stacked_convolutions
+from fedast.training.kernels.stacked_conv import has_kernels, stacked_convolutions
+from fedast.training.kernels.stacked_norm import stacked_norms
 from fedast.training.kernels.stacked_recurrent import stacked_recurrence
 from fedast.training.stepping import Stepper
 
@@ -26,8 +27,6 @@ class GeneralNet:
     """Trained parameters and floating-point buffers have a row per copy. Frozen parameters and
     integer buffers (counters, masks) are kept once: they are the same for all."""
 
-    saturated = None
-
     def __init__(
         self,
         module: nn.Module,
@@ -37,9 +36,11 @@ class GeneralNet:
         used: tuple[bool, ...],
         *,
         draws: bool = False,
+        precision: Precision = "tf32",
     ) -> None:
         """``used`` says which parameters the loss depends on; the others stay as they are.
-        ``draws``: the module draws random numbers."""
+        ``draws``: the module draws random numbers. ``precision``: with fp16, convolutions on a GPU
+        multiply in it."""
         self._module = module
         self._layout = Layout.of(module)
         self._how = how
@@ -57,7 +58,11 @@ class GeneralNet:
         self._trained = [
             name for name, takes_part in zip(self._layout.names, used, strict=True) if takes_part
         ]
-        self._convolutions = stacked_convolutions(first)
+        convolves = any(isinstance(layer, nn.Conv2d) for layer in module.modules())
+        half = precision == "fp16" and convolves and has_kernels(first)
+        self.saturated = first.new_zeros(copies, dtype=torch.int32) if half else None
+        self._convolutions = stacked_convolutions(first, self.saturated)
+        self._norms = stacked_norms(first)
         self._attention: StackedAttention | None = StackedAttention()
         self._recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())
         optimizer = how.client_optimizer
@@ -95,6 +100,8 @@ class GeneralNet:
             mine.copy_(next(parts).reshape(mine.shape))
         for name, mine in self._counters.items():
             mine.copy_(self._initial[name])
+        if self.saturated is not None:
+            self.saturated.zero_()
         if self._stepper is not None:
             self._stepper.begin()
 
@@ -108,7 +115,7 @@ class GeneralNet:
         recurrence = stacked_recurrence() if self._recurrent else nullcontext()
         attention = self._attention or nullcontext()
         # What ``StackedAttention`` does not know cannot be mapped over in torch's fused form.
-        with sdpa_kernel(SDPBackend.MATH), attention, recurrence, self._convolutions:
+        with sdpa_kernel(SDPBackend.MATH), attention, recurrence, self._convolutions, self._norms:
             gradients, (losses, (buffers, counters)) = self._gradients(
                 self._parameters, self._buffers, self._counters, inputs, labels
             )

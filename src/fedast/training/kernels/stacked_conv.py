@@ -7,15 +7,17 @@ instead. A convolution of copies that share their weights is one of a larger bat
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch.func import vmap
 from torch.nn import grad
 from torch.overrides import TorchFunctionMode
+
+from fedast.training.kernels.net import has_triton
 
 if TYPE_CHECKING:
     from fedast.training.kernels.stacked_conv_launch import Window
@@ -24,17 +26,40 @@ Pair = tuple[int, int]
 Batched = tuple[torch.Tensor, int]
 
 
-def stacked_convolutions(like: torch.Tensor) -> AbstractContextManager[object]:
-    """To be entered while copies of a model are trained whose parameters are ``like`` this one."""
-    usable = like.is_cuda and like.dtype == torch.float32
-    if usable and importlib.util.find_spec("triton") is not None:
-        return StackedConvolutions()
-    return nullcontext()
+def stacked_convolutions(
+    like: torch.Tensor, marks: torch.Tensor | None = None
+) -> AbstractContextManager[object]:
+    """To be entered while copies of a model are trained whose parameters are ``like`` this one.
+
+    With ``marks``, products are in fp16, and the mark of a copy whose values did not fit is set."""
+    return StackedConvolutions(marks) if has_kernels(like) else nullcontext()
+
+
+def has_kernels(like: torch.Tensor) -> bool:
+    return like.is_cuda and like.dtype == torch.float32 and has_triton()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class How:
+    """How a convolution slides, and computes."""
+
+    stride: Pair
+    padding: Pair
+    marks: torch.Tensor | None
+    """Where it multiplies in fp16: one of each copy, set when a value was too large."""
+
+    @property
+    def slides(self) -> tuple[Pair, Pair]:
+        return self.stride, self.padding
 
 
 @final
 class StackedConvolutions(TorchFunctionMode):
     """Takes convolutions to the kernels if they are of a kind that these know."""
+
+    def __init__(self, marks: torch.Tensor | None = None) -> None:
+        super().__init__()
+        self._marks = marks
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -43,8 +68,8 @@ class StackedConvolutions(TorchFunctionMode):
             return self._convolve(*args, **kwargs or {})
         return func(*args, **kwargs or {})
 
-    @staticmethod
     def _convolve(
+        self,
         input: torch.Tensor,  # noqa: A002 (its name in torch)
         weight: torch.Tensor,
         bias: torch.Tensor | None = None,
@@ -65,7 +90,9 @@ class StackedConvolutions(TorchFunctionMode):
         )
         if not known or isinstance(padding, str):
             return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
-        y: torch.Tensor = _Convolution.apply(input, weight, _pair(stride), _pair(padding))  # type: ignore[no-untyped-call]
+        y: torch.Tensor = _Convolution.apply(  # type: ignore[no-untyped-call]
+            input, weight, How(_pair(stride), _pair(padding), self._marks)
+        )
         return y if bias is None else y + bias[:, None, None]
 
 
@@ -81,10 +108,10 @@ def _size(x: torch.Tensor, weight: torch.Tensor) -> int:
     return max(-(-samples // 16) * 16 * height * width * max(weight.shape[:2]), weight.numel())
 
 
-def _window(size: Sequence[int], stride: Pair, padding: Pair) -> Window:
+def _window(size: Sequence[int], how: How) -> Window:
     from fedast.training.kernels.stacked_conv_launch import Window
 
-    return Window((size[-2], size[-1]), stride, padding)
+    return Window((size[-2], size[-1]), *how.slides)
 
 
 def _first(tensor: torch.Tensor, dim: int | None, copies: int) -> torch.Tensor:
@@ -103,16 +130,16 @@ def _unfolded(tensor: torch.Tensor, copies: int) -> torch.Tensor:
 
 
 def _input_gradient(
-    shape: tuple[int, ...], weight: torch.Tensor, dy: torch.Tensor, stride: Pair, padding: Pair
+    shape: tuple[int, ...], weight: torch.Tensor, dy: torch.Tensor, how: How
 ) -> torch.Tensor:
-    dx: torch.Tensor = grad.conv2d_input(shape, weight, dy, stride, padding)  # type: ignore[no-untyped-call]
+    dx: torch.Tensor = grad.conv2d_input(shape, weight, dy, *how.slides)  # type: ignore[no-untyped-call]
     return dx
 
 
 def _weight_gradient(
-    x: torch.Tensor, shape: tuple[int, ...], dy: torch.Tensor, stride: Pair, padding: Pair
+    x: torch.Tensor, shape: tuple[int, ...], dy: torch.Tensor, how: How
 ) -> torch.Tensor:
-    dw: torch.Tensor = grad.conv2d_weight(x, shape, dy, stride, padding)  # type: ignore[no-untyped-call]
+    dw: torch.Tensor = grad.conv2d_weight(x, shape, dy, *how.slides)  # type: ignore[no-untyped-call]
     return dw
 
 
@@ -123,12 +150,12 @@ def _each_alone(copies: int, *tensors: torch.Tensor) -> bool:
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(x: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: Pair) -> torch.Tensor:
-        return torch.conv2d(x, weight, None, stride, padding)
+    def forward(x: torch.Tensor, weight: torch.Tensor, how: How) -> torch.Tensor:
+        return torch.conv2d(x, weight, None, *how.slides)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        x, weight, *ctx.how = inputs
+        x, weight, ctx.how = inputs
         ctx.save_for_backward(x, weight)
 
     @staticmethod
@@ -137,10 +164,10 @@ class _Convolution(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         dx = dw = None
         if ctx.needs_input_grad[0]:
-            dx = _InputGradient.apply(dy, weight, tuple(x.shape), *ctx.how)  # type: ignore[no-untyped-call]
+            dx = _InputGradient.apply(dy, weight, tuple(x.shape), ctx.how)  # type: ignore[no-untyped-call]
         if ctx.needs_input_grad[1]:
-            dw = _WeightGradient.apply(x, dy, tuple(weight.shape), *ctx.how)  # type: ignore[no-untyped-call]
-        return dx, dw, None, None
+            dw = _WeightGradient.apply(x, dy, tuple(weight.shape), ctx.how)  # type: ignore[no-untyped-call]
+        return dx, dw, None
 
     @staticmethod
     def vmap(
@@ -148,31 +175,30 @@ class _Convolution(torch.autograd.Function):
         in_dims: tuple[int | None, ...],
         x: torch.Tensor,
         weight: torch.Tensor,
-        stride: Pair,
-        padding: Pair,
+        how: How,
     ) -> Batched:
         copies, (dim, weight_dim, *_) = info.batch_size, in_dims
         if weight_dim is None and dim is not None:
-            y = torch.conv2d(_folded(x, dim), weight, None, stride, padding)
+            y = torch.conv2d(_folded(x, dim), weight, None, *how.slides)
             return _unfolded(y, copies), 0
         x, weight = _first(x, dim, copies), _first(weight, weight_dim, copies)
         if _each_alone(copies, x, weight):
-            return vmap(lambda x, w: torch.conv2d(x, w, None, stride, padding))(x, weight), 0
+            return vmap(lambda x, w: torch.conv2d(x, w, None, *how.slides))(x, weight), 0
         from fedast.training.kernels.stacked_conv_launch import convolve
 
-        return convolve(x, weight, _window(weight.shape, stride, padding)), 0
+        return convolve(x, weight, _window(weight.shape, how), how.marks), 0
 
 
 class _InputGradient(torch.autograd.Function):
     @staticmethod
     def forward(
-        dy: torch.Tensor, weight: torch.Tensor, shape: tuple[int, ...], stride: Pair, padding: Pair
+        dy: torch.Tensor, weight: torch.Tensor, shape: tuple[int, ...], how: How
     ) -> torch.Tensor:
-        return _input_gradient(shape, weight, dy, stride, padding)
+        return _input_gradient(shape, weight, dy, how)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        dy, weight, _, *ctx.how = inputs
+        dy, weight, _, ctx.how = inputs
         ctx.save_for_backward(dy, weight)
 
     @staticmethod
@@ -181,10 +207,10 @@ class _InputGradient(torch.autograd.Function):
         dy, weight = ctx.saved_tensors
         of_dy = of_weight = None
         if ctx.needs_input_grad[0]:
-            of_dy = _Convolution.apply(g, weight, *ctx.how)  # type: ignore[no-untyped-call]
+            of_dy = _Convolution.apply(g, weight, ctx.how)  # type: ignore[no-untyped-call]
         if ctx.needs_input_grad[1]:
-            of_weight = _WeightGradient.apply(g, dy, tuple(weight.shape), *ctx.how)  # type: ignore[no-untyped-call]
-        return of_dy, of_weight, None, None, None
+            of_weight = _WeightGradient.apply(g, dy, tuple(weight.shape), ctx.how)  # type: ignore[no-untyped-call]
+        return of_dy, of_weight, None, None
 
     @staticmethod
     def vmap(
@@ -193,34 +219,33 @@ class _InputGradient(torch.autograd.Function):
         dy: torch.Tensor,
         weight: torch.Tensor,
         shape: tuple[int, ...],
-        stride: Pair,
-        padding: Pair,
+        how: How,
     ) -> Batched:
         copies, (dim, weight_dim, *_) = info.batch_size, in_dims
         if weight_dim is None and dim is not None:
             whole = (copies * shape[0], *shape[1:])
-            dx = _input_gradient(whole, weight, _folded(dy, dim), stride, padding)
+            dx = _input_gradient(whole, weight, _folded(dy, dim), how)
             return _unfolded(dx, copies), 0
         dy, weight = _first(dy, dim, copies), _first(weight, weight_dim, copies)
         if _each_alone(copies, dy, weight):
-            one = vmap(lambda dy, w: _input_gradient(shape, w, dy, stride, padding))
+            one = vmap(lambda dy, w: _input_gradient(shape, w, dy, how))
             return one(dy, weight), 0
         from fedast.training.kernels.stacked_conv_launch import input_gradient
 
-        window = _window(weight.shape, stride, padding)
-        return input_gradient(dy, weight, window, (shape[-2], shape[-1])), 0
+        window = _window(weight.shape, how)
+        return input_gradient(dy, weight, window, (shape[-2], shape[-1]), how.marks), 0
 
 
 class _WeightGradient(torch.autograd.Function):
     @staticmethod
     def forward(
-        x: torch.Tensor, dy: torch.Tensor, shape: tuple[int, ...], stride: Pair, padding: Pair
+        x: torch.Tensor, dy: torch.Tensor, shape: tuple[int, ...], how: How
     ) -> torch.Tensor:
-        return _weight_gradient(x, shape, dy, stride, padding)
+        return _weight_gradient(x, shape, dy, how)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        x, dy, _, *ctx.how = inputs
+        x, dy, _, ctx.how = inputs
         ctx.save_for_backward(x, dy)
 
     @staticmethod
@@ -229,10 +254,10 @@ class _WeightGradient(torch.autograd.Function):
         x, dy = ctx.saved_tensors
         of_x = of_dy = None
         if ctx.needs_input_grad[0]:
-            of_x = _InputGradient.apply(dy, g, tuple(x.shape), *ctx.how)  # type: ignore[no-untyped-call]
+            of_x = _InputGradient.apply(dy, g, tuple(x.shape), ctx.how)  # type: ignore[no-untyped-call]
         if ctx.needs_input_grad[1]:
-            of_dy = _Convolution.apply(x, g, *ctx.how)  # type: ignore[no-untyped-call]
-        return of_x, of_dy, None, None, None
+            of_dy = _Convolution.apply(x, g, ctx.how)  # type: ignore[no-untyped-call]
+        return of_x, of_dy, None, None
 
     @staticmethod
     def vmap(
@@ -241,14 +266,13 @@ class _WeightGradient(torch.autograd.Function):
         x: torch.Tensor,
         dy: torch.Tensor,
         shape: tuple[int, ...],
-        stride: Pair,
-        padding: Pair,
+        how: How,
     ) -> Batched:
         copies = info.batch_size
         x, dy = _first(x, in_dims[0], copies), _first(dy, in_dims[1], copies)
         if _each_alone(copies, x, dy):
-            one = vmap(lambda x, dy: _weight_gradient(x, shape, dy, stride, padding))
+            one = vmap(lambda x, dy: _weight_gradient(x, shape, dy, how))
             return one(x, dy), 0
         from fedast.training.kernels.stacked_conv_launch import weight_gradient
 
-        return weight_gradient(x, dy, _window(shape, stride, padding)), 0
+        return weight_gradient(x, dy, _window(shape, how), how.marks), 0

@@ -1,7 +1,7 @@
 """The Triton kernels behind ``stacked_conv``, which explains their layout.
 
 Shapes are arguments, not constants, so that layers share a few compiled kernels. Places within a
-copy fit into 32 bits.
+copy fit into 32 bits. Outputs are multiplied by ``scale``, which undoes what fp16 needed.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["tiles"])
+@triton.jit(do_not_specialize=["tiles", "per_copy"])
 def turn(
-    x, y, batch, rows, columns, wide, shares, tiles,
-    BR: tl.constexpr, BC: tl.constexpr,
+    x, y, marks, batch, rows, columns, wide, shares, tiles, per_copy, scale,
+    LIMIT: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """From (share, batch, row, column), summed over shares, to (batch, column, row), where rows
-    are filled up to ``wide`` with zeros."""
+    """From (share, batch, row, column), summed over shares and scaled, to (batch, column, row),
+    where rows are filled up to ``wide`` with zeros.
+
+    LIMIT: ``y`` is in fp16, so values too large for it are clipped, and their copy is marked.
+    """
     which = (tl.program_id(0) // tiles).to(tl.int64)
     r = tl.program_id(1) * BR + tl.arange(0, BR)
     c = tl.program_id(0) % tiles * BC + tl.arange(0, BC)
@@ -26,8 +29,16 @@ def turn(
     for share in range(1, shares):
         start = (share * batch + which) * rows * columns
         total += tl.load(x + start + at, mask=seen, other=0.0)
+    total *= scale
+    if LIMIT:  # NaN stays NaN, so that a model that has diverged shows it
+        tl.store(marks + which // per_copy, 1, mask=tl.max(tl.abs(total)) > 65504.0)
+        total = tl.clamp(total, -65504.0, 65504.0, propagate_nan=tl.PropagateNan.ALL)
     to = y + which * wide * columns + c[:, None] * wide + r[None, :]
-    tl.store(to, tl.trans(total), mask=(c < columns)[:, None] & (r < wide)[None, :])
+    tl.store(
+        to,
+        tl.trans(total).to(y.dtype.element_ty),
+        mask=(c < columns)[:, None] & (r < wide)[None, :],
+    )
 
 
 @triton.jit(
@@ -38,7 +49,7 @@ def turn(
 )  # fmt: skip
 def convolve(
     x, weight, y, samples, height, width, ins, out_pixels, outs, columns,
-    size_h, size_w, stride_h, stride_w, pad_h, pad_w,
+    size_h, size_w, stride_h, stride_w, pad_h, pad_w, scale,
     BACK: tl.constexpr, STRIDED: tl.constexpr, FLAT: tl.constexpr, EVEN: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -118,7 +129,7 @@ def convolve(
     # Turned, so that neighbouring threads store neighbouring pixels.
     to = n[:, None] * out_pixels + (sample * outs * out_pixels + pixel)[None, :]
     stored = (n < outs)[:, None] & inside[None, :]
-    tl.store(y + copy * samples * outs * out_pixels + to, tl.trans(total), mask=stored)
+    tl.store(y + copy * samples * outs * out_pixels + to, tl.trans(total * scale), mask=stored)
 
 
 @triton.jit(
@@ -129,7 +140,7 @@ def convolve(
 )  # fmt: skip
 def weights(
     x, dy, parts, samples, height, width, ins, out_h, out_w, outs,
-    size_h, size_w, stride_h, stride_w, pad_h, pad_w, share_steps, EVEN: tl.constexpr,
+    size_h, size_w, stride_h, stride_w, pad_h, pad_w, share_steps, scale, EVEN: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the weights from one share of the pixels; the shares are summed later.
@@ -175,4 +186,4 @@ def weights(
         left = tl.where(left >= out_w, 0, left)
     at = parts + (tl.program_id(2) * copies + copy) * outs * columns
     at += m[:, None] * columns + n[None, :]
-    tl.store(at, total, mask=(m < outs)[:, None] & (n < columns)[None, :])
+    tl.store(at, total * scale, mask=(m < outs)[:, None] & (n < columns)[None, :])

@@ -6,6 +6,10 @@ input sum over channels: images have them last there. The gradient of the weight
 and samples: images have their samples last there, and a step of the sum is samples of one pixel,
 whatever the place in the kernel. No tensor of unfolded windows is made.
 
+In half precision the turned tensors are in fp16, which has as many digits as TF32 but a smaller
+range: gradients are scaled up, values that are too large are clipped, and copies in which that
+happened are marked. Sums and outputs stay in single precision.
+
 Every sum has a fixed order, so results are the same in every run.
 """
 
@@ -18,6 +22,7 @@ import torch
 import triton
 
 from fedast.training.kernels import stacked_conv_kernels as kernels
+from fedast.training.kernels.net import gradient_scale
 
 Tile: TypeAlias = dict[str, int]
 """The size of a program's part (BM, BN), of a step of its sum (BK), and how it is run."""
@@ -49,8 +54,19 @@ class Window:
         return *self.size, *self.stride, *self.padding
 
 
-def _precision() -> str:
-    return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+SCALE = gradient_scale(torch.float16)
+
+
+def _precision(marks: torch.Tensor | None) -> str:
+    """Of products: in fp16 if there are marks to be set, but never if TF32 is ruled out."""
+    if not torch.backends.cudnn.allow_tf32:
+        return "ieee"
+    return "tf32" if marks is None else "fp16"
+
+
+def _of_dot(precision: str) -> str:
+    """What Triton is told; operands in fp16 say it themselves."""
+    return "ieee" if precision == "ieee" else "tf32"
 
 
 def _block(size: int, most: int) -> int:
@@ -66,7 +82,8 @@ def convolve_tile(channels_in: int, channels_out: int, precision: str) -> Tile:
     if precision == "ieee":  # without matrix units
         tile = {"BM": 64, "BN": _block(channels_out, 64), "BK": 16, "num_warps": 4, "num_stages": 2}
     else:
-        tile = {"BM": 128, "BN": _block(channels_out, 128), "BK": 32}
+        tile = {"BM": 128, "BN": _block(channels_out, 128)}
+        tile |= {"BK": 64 if precision == "fp16" and channels_in > 32 else 32}
         tile |= {"num_warps": 4, "num_stages": 3}
     if channels_in <= 16:
         tile["BK"] = 16 if channels_in > 4 else 32
@@ -86,39 +103,64 @@ def weights_tile(channels_out: int, columns: int, samples: int, precision: str) 
 
 
 def turned(
-    x: torch.Tensor, rows: int, columns: int, wide: int = 0, shares: int = 1
+    x: torch.Tensor,
+    rows: int,
+    columns: int,
+    wide: int = 0,
+    shares: int = 1,
+    marks: torch.Tensor | None = None,
+    scale: float = 1.0,
 ) -> torch.Tensor:
-    """Matrices of rows x columns, one after another in memory, transposed, and filled up with zeros
-    to ``wide`` rows before; those of several shares are summed."""
+    """Matrices of rows x columns, one after another in memory, transposed, scaled, and filled up
+    with zeros to ``wide`` rows before; those of several shares are summed. With ``marks``, a copy's
+    each, in fp16."""
     wide = max(rows, wide)
     batch = x.numel() // (shares * rows * columns)
-    y = x.new_empty(batch, columns, wide)
+    y = x.new_empty(batch, columns, wide, dtype=x.dtype if marks is None else torch.float16)
     narrow, short = _block(columns, 64), _block(wide, 64)
     tiles = triton.cdiv(columns, narrow)
     kernels.turn[(batch * tiles, triton.cdiv(wide, short))](
-        x, y, batch, rows, columns, wide, shares, tiles, BR=short, BC=narrow
-    )
+        x, y, y if marks is None else marks, batch, rows, columns, wide, shares, tiles,
+        batch if marks is None else batch // len(marks), scale,
+        LIMIT=marks is not None, BR=short, BC=narrow,
+    )  # fmt: skip
     return y
 
 
+def _last(
+    x: torch.Tensor,
+    channels: int,
+    pixels: int,
+    marks: torch.Tensor | None,
+    scale: float = 1.0,
+) -> torch.Tensor:
+    """Channels after pixels, ready for a product."""
+    if marks is None and (channels == 1 or pixels == 1):
+        return x
+    return turned(x, channels, pixels, marks=marks, scale=scale)
+
+
 def convolve(
-    x: torch.Tensor, weight: torch.Tensor, window: Window, tile: Tile | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    window: Window,
+    marks: torch.Tensor | None = None,
+    tile: Tile | None = None,
 ) -> torch.Tensor:
     """(copy, sample, channel, height, width) and (copy, out, in, height, width) to the output."""
     copies, samples, ins, height, width = x.shape
     outs, taps = weight.shape[1], weight[0, 0, 0].numel()
     out_h, out_w = window.out(height, width)
-    precision = _precision()
+    precision = _precision(marks)
+    marks = marks if precision == "fp16" else None
     tile = tile or convolve_tile(ins, outs, precision)
     y = x.new_empty(copies, samples, outs, out_h, out_w)
     programs = triton.cdiv(samples * out_h * out_w, tile["BM"]) * triton.cdiv(outs, tile["BN"])
-    last = turned(x, ins, height * width) if ins > 1 else x
-    kernel = turned(weight, ins, taps) if ins > 1 and taps > 1 else weight
     kernels.convolve[(programs, copies, 1)](
-        last, kernel, y, samples, height, width, ins, out_h * out_w, outs, out_w,
-        *window.numbers,
+        _last(x, ins, height * width, marks), _last(weight, ins, taps, marks), y,
+        samples, height, width, ins, out_h * out_w, outs, out_w, *window.numbers, 1.0,
         BACK=False, STRIDED=False, FLAT=ins if ins < 16 and taps > 1 else 0,
-        EVEN=_even(ins, outs, tile), PRECISION=precision, **tile,
+        EVEN=_even(ins, outs, tile), PRECISION=_of_dot(precision), **tile,
     )  # fmt: skip
     return y
 
@@ -128,6 +170,7 @@ def input_gradient(
     weight: torch.Tensor,
     window: Window,
     shape: tuple[int, int],
+    marks: torch.Tensor | None = None,
     tile: Tile | None = None,
 ) -> torch.Tensor:
     """``shape``: height and width of the input."""
@@ -137,19 +180,21 @@ def input_gradient(
     rows, columns = (
         triton.cdiv(side, step) for side, step in zip(shape, window.stride, strict=True)
     )
-    precision = _precision()
+    precision = _precision(marks)
+    marks = marks if precision == "fp16" else None
+    scale = 1.0 if marks is None else SCALE
     tile = tile or convolve_tile(outs, ins, precision)
     # With a stride, pixels that the convolution treats alike are together first: stores to every
     # other pixel would take four times as long as all the rest.
     (down, along), shape_of_all = window.stride, (copies, samples, ins, rows, columns)
     dx = dy.new_empty(down * along, *shape_of_all)
     programs = triton.cdiv(samples * rows * columns, tile["BM"]) * triton.cdiv(ins, tile["BN"])
-    last = turned(dy, outs, out_h * out_w)
     kernels.convolve[(programs, copies, down * along)](
-        last, turned(weight, outs, ins * taps), dx, samples, out_h, out_w, outs,
-        rows * columns, ins, columns, *window.numbers,
+        turned(dy, outs, out_h * out_w, marks=marks, scale=scale),
+        turned(weight, outs, ins * taps, marks=marks), dx, samples, out_h, out_w, outs,
+        rows * columns, ins, columns, *window.numbers, 1.0 / scale,
         BACK=True, STRIDED=max(window.stride) > 1, FLAT=0,
-        EVEN=_even(outs, ins, tile), PRECISION=precision, **tile,
+        EVEN=_even(outs, ins, tile), PRECISION=_of_dot(precision), **tile,
     )  # fmt: skip
     if down * along == 1:
         return dx[0]
@@ -159,13 +204,19 @@ def input_gradient(
 
 
 def weight_gradient(
-    x: torch.Tensor, dy: torch.Tensor, window: Window, tile: Tile | None = None
+    x: torch.Tensor,
+    dy: torch.Tensor,
+    window: Window,
+    marks: torch.Tensor | None = None,
+    tile: Tile | None = None,
 ) -> torch.Tensor:
     copies, samples, ins, height, width = x.shape
     outs, out_h, out_w = dy.shape[2:]
     taps = window.size[0] * window.size[1]
     filled = triton.cdiv(samples, 16) * 16
-    precision = _precision()
+    precision = _precision(marks)
+    marks = marks if precision == "fp16" else None
+    scale = 1.0 if marks is None else SCALE
     tile = tile or weights_tile(outs, taps * ins, filled, precision)
     programs = triton.cdiv(outs, tile["BM"]) * triton.cdiv(taps * ins, tile["BN"])
     steps = out_h * out_w * filled // tile["BK"]
@@ -175,10 +226,10 @@ def weight_gradient(
     shares = triton.cdiv(steps, share_steps)
     parts = x.new_empty(shares, copies, outs, taps, ins)
     kernels.weights[(programs, copies, shares)](
-        turned(x, samples, ins * height * width, filled),
-        turned(dy, samples, outs * out_h * out_w, filled),
+        turned(x, samples, ins * height * width, filled, marks=marks),
+        turned(dy, samples, outs * out_h * out_w, filled, marks=marks, scale=scale),
         parts, filled, height, width, ins, out_h, out_w, outs, *window.numbers, share_steps,
-        EVEN=outs % tile["BM"] == 0, PRECISION=precision, **tile,
+        1.0 / scale, EVEN=outs % tile["BM"] == 0, PRECISION=_of_dot(precision), **tile,
     )  # fmt: skip
     found = parts if shares == 1 and taps == 1 else turned(parts, taps, ins, shares=shares)
     return found.view(copies, outs, ins, *window.size)
