@@ -140,14 +140,14 @@ def independent(options: argparse.Namespace) -> dict[str, float]:
     def work() -> None:
         import torch
 
-        from fedast.training.batched import BatchedTrainer
+        from fedast.training.lean import LeanTrainer
         from fedast.training.processes import keep_memory
         from fedast.training.trainer import DeviceTask, Job
 
         torch.set_num_threads(1)
         keep_memory()
         device_tasks = {task.name: DeviceTask.build(task, SEED, torch.device("cpu"))}
-        trainer = BatchedTrainer(device_tasks, SEED, most=1, lean=True)
+        trainer = LeanTrainer(device_tasks, SEED)
         base = device_tasks[task.name].model.read()
         for request in range(2):
             trainer.train(task.name, [Job(request, request, base)])

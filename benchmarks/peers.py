@@ -1,6 +1,6 @@
 """fedast beside other simulators on the same local training, on this machine's CPU.
 
-    python benchmarks/peers.py [--models mlp lenet5] [--repeats 3] [--peers pfl flower]
+    python benchmarks/peers.py [--models perceptron gpt] [--repeats 3] [--peers pfl flower]
 
 Each peer gets a virtual environment of its own under .peers/ (made at first use)
 and two processes of one thread each; so does fedast. All take turns, several
@@ -36,7 +36,7 @@ from fedast.training.trainer import DeviceTask, Job, SerialTrainer
 HERE = Path(__file__).parent / "peers"
 sys.path.insert(0, str(HERE))
 
-from workload import BATCH, CLIENTS, EPOCHS, POINTS, RATE, data, model  # noqa: E402
+from workload import BATCH, CLIENTS, RATE, WORKLOADS  # noqa: E402
 
 ENVIRONMENTS = Path(".peers")
 PACKAGES = {
@@ -44,11 +44,14 @@ PACKAGES = {
     "flower": ["flwr[simulation]==1.41.0", "typer<0.21", "torch==2.13.0"],
 }
 CORES = 2
-COHORT = {"mlp": 80, "lenet5": 40}
+ROUNDS = 4
+"""Of which the first warms up."""
 
 
 Found: TypeAlias = tuple[str, float, float | None]
 """Whose it is, updates per second, and seconds of the processor per update."""
+_Best: TypeAlias = tuple[float, float]
+"""The most updates per second, and the fewest seconds of the processor per update."""
 
 
 def environment(peer: str) -> Path:
@@ -66,7 +69,7 @@ def run_pfl(name: str) -> Found:
     addresses = ",".join(f"localhost:{8700 + rank}" for rank in range(CORES))
     processes = [
         subprocess.Popen(
-            [environment("pfl"), "run_pfl.py", name, str(COHORT[name]), "4"],
+            [environment("pfl"), "run_pfl.py", name, str(ROUNDS)],
             cwd=HERE,
             env=os.environ
             | {
@@ -88,7 +91,7 @@ def run_pfl(name: str) -> Found:
 def run_flower(name: str) -> Found:
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run(
-            [environment("flower"), HERE / "run_flower.py", name, str(COHORT[name]), "4"],
+            [environment("flower"), HERE / "run_flower.py", name, str(ROUNDS)],
             cwd=home,
             env=os.environ | {"FLWR_HOME": home, "FLWR_TELEMETRY_ENABLED": "0"},
             capture_output=True,
@@ -103,14 +106,15 @@ def _read(output: str) -> Found:
 
 
 def workbench(name: str) -> DeviceTask:
-    images, labels = data()
+    work = WORKLOADS[name]
+    inputs, labels = work.data()
     task = Task(
         name=name,
-        model=lambda: model(name),
-        train=Arrays(images, labels),
-        test=Arrays(images[:100], labels[:100]),
-        partition=[np.arange(n * POINTS, (n + 1) * POINTS) for n in range(CLIENTS)],
-        training=Training(local_steps=EPOCHS * POINTS // BATCH, batch_size=BATCH, client_lr=RATE),
+        model=work.model,
+        train=Arrays(inputs, labels),
+        test=Arrays(inputs[:100], labels[:100]),
+        partition=[np.arange(n * work.points, (n + 1) * work.points) for n in range(CLIENTS)],
+        training=Training(local_steps=work.steps, batch_size=BATCH, client_lr=RATE),
     )
     return DeviceTask.build(task, 0, torch.device("cpu"))
 
@@ -121,7 +125,7 @@ def run_fedast(name: str) -> Found:
     trainer = ProcessTrainer({name: device_task}, 0, workers=CORES)
     try:
         base = device_task.model.read()
-        jobs = [Job(n, n % CLIENTS, base) for n in range(COHORT[name])]
+        jobs = [Job(n, n % CLIENTS, base) for n in range(WORKLOADS[name].cohort)]
         trainer.train(name, jobs[: 2 * CORES])
         before, began = _cpu_seconds(), time.perf_counter()
         trainer.train(name, jobs)
@@ -152,7 +156,7 @@ def _plain(name: str, count: int) -> tuple[float, float]:
 def run_plain(name: str) -> Found:
     """fedast's serial trainer, a plain loop of autograd, in two separate processes."""
     with ProcessPoolExecutor(CORES) as pool:
-        found = list(pool.map(_plain, [name] * CORES, [COHORT[name] // CORES] * CORES))
+        found = list(pool.map(_plain, [name] * CORES, [WORKLOADS[name].cohort // CORES] * CORES))
     speeds, cpu = zip(*found, strict=True)
     return "plain loop, two processes", sum(speeds), sum(cpu) / CORES
 
@@ -164,34 +168,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", default=["mlp", "lenet5"], choices=list(COHORT))
+    parser.add_argument(
+        "--models", nargs="+", default=["perceptron", "lenet5"], choices=list(WORKLOADS)
+    )
     parser.add_argument("--peers", nargs="+", default=list(RUNNERS), choices=list(RUNNERS))
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     for peer in set(args.peers) & set(PACKAGES):
         environment(peer)
-    heads = [f"{m}, {what}" for m in args.models for what in ("updates/s", "CPU ms per update")]
-    print("| simulator | " + " | ".join(heads) + " |")
-    print("|---" * (1 + len(heads)) + "|")
-    best: dict[str, dict[str, tuple[float, float]]] = {}
     for name in args.models:
+        best: dict[str, _Best] = {}
         for _ in range(args.repeats):
             for peer in args.peers:
                 label, speed, cpu = RUNNERS[peer](name)
                 each = "" if cpu is None else f", {1e3 * cpu:.1f} ms of CPU each"
-                print(f"{name}, {label}: {speed:.1f} updates/s{each}", file=sys.stderr, flush=True)
-                speeds = best.setdefault(label, {})
-                before = speeds.get(name, (0.0, math.inf))
-                speeds[name] = (
-                    max(speed, before[0]),
-                    min(math.inf if cpu is None else cpu, before[1]),
-                )
-    for label, speeds in best.items():
-        cells = []
-        for name in args.models:
-            speed, cpu = speeds[name]
-            cells += [f"{speed:.1f}", "–" if math.isinf(cpu) else f"{1e3 * cpu:.1f}"]
-        print(f"| {label} | " + " | ".join(cells) + " |")
+                print(f"{name}, {label}: {speed:.3g} updates/s{each}", file=sys.stderr, flush=True)
+                before = best.get(label, (0.0, math.inf))
+                best[label] = max(speed, before[0]), min(cpu or math.inf, before[1])
+        if name == args.models[0]:
+            print(f"| updates/s (CPU ms of each) | {' | '.join(best)} |")
+            print("|---" + "|---:" * len(best) + "|")
+        cells = [
+            f"{speed:.3g}" + ("" if math.isinf(cpu) else f" ({1e3 * cpu:.3g})")
+            for speed, cpu in best.values()
+        ]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

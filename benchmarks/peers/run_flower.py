@@ -1,6 +1,6 @@
 """Flower's simulation engine (Ray) on the workload: FedAvg, two actors of one core each.
 
-python run_flower.py MODEL COHORT ROUNDS
+python run_flower.py MODEL ROUNDS
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from flwr.common import Context, ndarrays_to_parameters
 from flwr.server import ServerApp, ServerAppComponents, ServerConfig
 from flwr.server.strategy import FedAvg
 from flwr.simulation import run_simulation
-from workload import BATCH, CLIENTS, EPOCHS, POINTS, RATE, data, model
+from workload import BATCH, CLIENTS, RATE, WORKLOADS
 
-NAME, COHORT, ROUNDS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+WORK, ROUNDS = WORKLOADS[sys.argv[1]], int(sys.argv[2])
 _data: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
@@ -32,25 +32,25 @@ class Client(NumPyClient):
         global _data
         torch.set_num_threads(1)
         if _data is None:
-            _data = data()  # once per actor
-        part = slice(number * POINTS, (number + 1) * POINTS)
-        self._images, self._labels = _data[0][part], _data[1][part]
+            _data = WORK.data()  # once per actor
+        part = slice(number * WORK.points, (number + 1) * WORK.points)
+        self._inputs, self._labels = _data[0][part], _data[1][part]
 
     def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict]:
-        net = model(NAME)
+        net = WORK.model()
         with torch.no_grad():
             for mine, given in zip(net.parameters(), parameters, strict=True):
                 mine.copy_(torch.from_numpy(given))
         optimiser = torch.optim.SGD(net.parameters(), lr=RATE)
-        for _ in range(EPOCHS):
-            for batch in torch.randperm(POINTS).split(BATCH):
+        for _ in range(WORK.epochs):
+            for batch in torch.randperm(WORK.points).split(BATCH):
                 optimiser.zero_grad()
                 loss = torch.nn.functional.cross_entropy(
-                    net(self._images[batch]), self._labels[batch]
+                    net(self._inputs[batch]), self._labels[batch]
                 )
                 loss.backward()
                 optimiser.step()
-        return [p.detach().numpy() for p in net.parameters()], POINTS, {}
+        return [p.detach().numpy() for p in net.parameters()], WORK.points, {}
 
 
 times: list[float] = []
@@ -67,10 +67,10 @@ def client_fn(context: Context) -> Any:
 
 
 def server_fn(context: Context) -> ServerAppComponents:
-    first = [p.detach().numpy() for p in model(NAME).parameters()]
+    first = [p.detach().numpy() for p in WORK.model().parameters()]
     strategy = Timed(
-        fraction_fit=COHORT / CLIENTS,
-        min_fit_clients=COHORT,
+        fraction_fit=WORK.cohort / CLIENTS,
+        min_fit_clients=WORK.cohort,
         min_available_clients=CLIENTS,
         fraction_evaluate=0.0,
         initial_parameters=ndarrays_to_parameters(first),
@@ -85,5 +85,5 @@ if __name__ == "__main__":
         num_supernodes=CLIENTS,
         backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )
-    speed = COHORT * (len(times) - 1) / (times[-1] - times[0])
+    speed = WORK.cohort * (len(times) - 1) / (times[-1] - times[0])
     print(json.dumps({"peer": f"flwr {version('flwr')}", "updates_per_s": speed}))

@@ -1,6 +1,6 @@
 """pfl (pfl-research) on the workload; started twice by peers.py, once per process.
 
-python run_pfl.py MODEL COHORT ROUNDS
+python run_pfl.py MODEL ROUNDS
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pfl.internal.ops.selector import set_framework_module
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 from torch import nn
-from workload import BATCH, CLIENTS, EPOCHS, POINTS, RATE, data, model
+from workload import BATCH, CLIENTS, RATE, WORKLOADS
 
 
 class WithLoss(nn.Module):
@@ -59,21 +59,22 @@ class Clock(TrainingProcessCallback):
 
 
 def main() -> None:
-    name, cohort, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    work, rounds = WORKLOADS[sys.argv[1]], int(sys.argv[2])
+    cohort, points = work.cohort, work.points
     from pfl.internal.ops import pytorch_ops
 
     set_framework_module(pytorch_ops)
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    images, labels = data()
+    inputs, labels = work.data()
 
     def user(number: int) -> Dataset:
-        part = slice(number * POINTS, (number + 1) * POINTS)
-        return Dataset(raw_data=[images[part], labels[part]], user_id=str(number))
+        part = slice(number * points, (number + 1) * points)
+        return Dataset(raw_data=[inputs[part], labels[part]], user_id=str(number))
 
     sampler = get_user_sampler("random", list(range(CLIENTS)))
     users = FederatedDataset(user, sampler)
-    net = WithLoss(model(name))
+    net = WithLoss(work.model())
     clock = Clock()
     FederatedAveraging().run(
         backend=SimulatedBackend(training_data=users, val_data=None),
@@ -87,7 +88,7 @@ def main() -> None:
             val_cohort_size=None,
         ),
         model_train_params=NNTrainHyperParams(
-            local_num_epochs=EPOCHS, local_learning_rate=RATE, local_batch_size=BATCH
+            local_num_epochs=work.epochs, local_learning_rate=RATE, local_batch_size=BATCH
         ),
         model_eval_params=NNEvalHyperParams(local_batch_size=BATCH),
         callbacks=[clock],

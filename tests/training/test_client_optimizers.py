@@ -23,6 +23,7 @@ from fedast.tasks.client_optimizers import SGD, Adam, AdamW, ClientOptimizerOpti
 from fedast.tasks.task import Task, Training
 from fedast.training.batched import BatchedTrainer
 from fedast.training.kernels.choose import say_once
+from fedast.training.lean import LeanTrainer
 from fedast.training.processes import ProcessTrainer
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Update, batches_of
 from tests.cli.command import fedast
@@ -188,7 +189,7 @@ def test_kernels_for_plain_sgd_are_left_aside_for_other_optimizers(
         jobs = jobs_of(device_task)
         serial = SerialTrainer({"t": device_task}, 3).train("t", jobs)
         for _ in range(2):
-            trainers = [BatchedTrainer({"t": device_task}, 3, lean=lean) for lean in (True, False)]
+            trainers = [kind({"t": device_task}, 3) for kind in (LeanTrainer, BatchedTrainer)]
         assert ("kernels for its model are for plain SGD only" in caplog.text) is said
         for trainer in trainers:
             for one, other in zip(serial, trainer.train("t", jobs), strict=True):

@@ -98,3 +98,17 @@ def test_each_task_has_its_own_trainer() -> None:
             assert off_by(found.delta, wanted.delta) < 1e-10
     finally:
         trainer.close()
+
+
+def test_more_jobs_than_places(
+    device_tasks: dict[str, DeviceTask], trainer: ProcessTrainer
+) -> None:
+    """Some have their base model in common, with others in between."""
+    base = device_tasks["t"].model.read()
+    bases = [base + 0.001 * n for n in range(7)]
+    jobs = [Job(50 + n, n % 4, bases[n * n % 7]) for n in range(30)]
+    found = trainer.train("t", jobs)
+    for one, wanted in zip(found, SerialTrainer(device_tasks, 3).train("t", jobs), strict=True):
+        assert off_by(one.delta, wanted.delta) < 1e-10
+        assert off_by(one.loss, wanted.loss) < 1e-10
+        assert one.buffers is None

@@ -39,6 +39,7 @@ from fedast.training.kernels.general import GeneralNet
 from fedast.training.kernels.layers import LayeredNet, layered
 from fedast.training.kernels.lstm import CharLSTMNet
 from fedast.training.kernels.net import Descent, Precision
+from fedast.training.lean import LeanTrainer
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -295,8 +296,8 @@ def test_odd_paddings_are_trained_all_the_same() -> None:
     fields = {f: getattr(task, f) for f in ("name", "train", "test", "partition", "training")}
     device_task = DeviceTask.build(Task(**fields, model=partial(deepcopy, wide)), 0, CPU)
     job = Job(1, 2, device_task.model.read())
-    lean = BatchedTrainer({"t": device_task}, 0, most=1, lean=True)
-    assert not lean.alone
+    lean = LeanTrainer({"t": device_task}, 0)
+    assert lean.by_hand("t")
     serial = SerialTrainer({"t": device_task}, 0).train("t", [job])[0]
     assert off_by(lean.train("t", [job])[0].delta, serial.delta) < 1e-10
 

@@ -23,7 +23,7 @@ from fedast.core.streams import Stream
 from fedast.tasks.dataset import mapped
 from fedast.tasks.task import Indices, OutOfMemory
 from fedast.training.kernels.agreement import randomness_of
-from fedast.training.kernels.choose import Build, choose, is_lean, say_once
+from fedast.training.kernels.choose import Build, choose, say_once
 from fedast.training.kernels.net import Net, Precision, Unstackable
 from fedast.training.kernels.stacked import Randomness, step
 from fedast.training.randomness import draw_seed
@@ -53,9 +53,7 @@ class BatchedTrainer:
         *,
         most: int | None = None,
         precision: Precision = "fp32",
-        lean: bool = False,
     ) -> None:
-        """``lean``: stack only models whose hand-written step is faster even for one client."""
         self._streams = {name: Stream.of(seed, "train", name) for name in device_tasks}
         self._device_tasks = device_tasks
         self._serial = SerialTrainer(device_tasks, seed)
@@ -64,15 +62,12 @@ class BatchedTrainer:
         """Tasks whose clients are trained one at a time, and why."""
         for name, device_task in device_tasks.items():
             try:
-                if lean and not is_lean(device_task):
-                    raise Unstackable("autograd is faster on a CPU")
                 self._stacked[name] = _StackedTask(
                     device_task, choose(device_task, precision), most or MOST
                 )
             except Unstackable as problem:
                 self.alone[name] = str(problem)
-                if not lean:
-                    say_once(f"task {name!r} is trained client by client: {problem}")
+                say_once(f"task {name!r} is trained client by client: {problem}")
 
     def limit(self, task: TaskName) -> int:
         return self._stacked[task].most if task in self._stacked else 1

@@ -24,7 +24,7 @@ import torch
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.parts.blame import placed
 from fedast.tasks.task import TrainingFailed
-from fedast.training.batched import BatchedTrainer
+from fedast.training.lean import LeanTrainer
 from fedast.training.trainer import DeviceTask, Job, Update
 
 
@@ -47,9 +47,9 @@ class ProcessTrainer:
     def __init__(
         self, device_tasks: Mapping[TaskName, DeviceTask], seed: int, *, workers: int
     ) -> None:
-        self._slots = _PER_WORKER * workers
+        self._limit = _PER_WORKER * workers
         self._memory = {
-            name: _SharedMemory(device_task, self._slots)
+            name: _SharedMemory(device_task, _AHEAD * workers)
             for name, device_task in device_tasks.items()
         }
         self._workers: list[_Worker] = []
@@ -67,41 +67,33 @@ class ProcessTrainer:
             self._workers.append(_Worker(process, here))
 
     def limit(self, task: TaskName) -> int:
-        return self._slots
+        return self._limit
 
     def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
-        updates: list[Update] = []
-        for start in range(0, len(jobs), self._slots):
-            updates += self._train(task, jobs[start : start + self._slots])
-        return updates
-
-    def _train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
         shared = self._memory[task]
-        places: dict[int, int] = {}  # of the bases, of which many are often the same
-        waiting: deque[_Order] = deque()
-        for slot, job in enumerate(jobs):
-            place = places.setdefault(id(job.base), len(places))
-            if place == len(places) - 1:
-                shared.bases[place].copy_(job.base)
-            waiting.append((slot, place, job.request, job.client, job.version))
+        bases, found = _Bases(shared.bases), _Updates(shared, len(jobs))
+        waiting = deque(enumerate(jobs))
+
+        def send(worker: _Worker, slot: int) -> None:
+            number, job = waiting.popleft()
+            order = (slot, bases.take(job.base), job.request, job.client, job.version)
+            worker.send(task, number, order)
+
         # Workers are given work as they finish it: one core may be slower than another.
-        for worker in self._workers * _AHEAD:
+        for slot, worker in enumerate(self._workers * _AHEAD):
             if waiting:
-                worker.send(task, waiting.popleft())
+                send(worker, slot)
         while busy := [worker for worker in self._workers if worker.busy]:
             ready = wait([worker.pipe for worker in busy])
             for worker in busy:
                 if worker.pipe not in ready:
                     continue
-                worker.receive()
+                number, (slot, place, *_) = worker.receive()
+                found.take(slot, number)
+                bases.release(place)
                 if waiting:
-                    worker.send(task, waiting.popleft())
-        count = len(jobs)
-        deltas, losses = shared.deltas[:count].clone(), shared.losses[:count].clone()
-        buffers = (
-            shared.buffers[:count].clone().unbind() if shared.buffers.numel() else [None] * count
-        )
-        return [Update(deltas[slot], losses[slot], buffers[slot]) for slot in range(count)]
+                    send(worker, slot)
+        return found.all()
 
     def close(self) -> None:
         for worker in self._workers:
@@ -111,7 +103,7 @@ class ProcessTrainer:
 
 @final
 class _SharedMemory:
-    """Shared memory of one task: a base model and an update in every slot."""
+    """Shared memory of one task: a base model and an update of every job under way."""
 
     def __init__(self, device_task: DeviceTask, slots: int) -> None:
         example = device_task.model.read()
@@ -132,34 +124,80 @@ def _shared(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 @final
+class _Bases:
+    """The base models of the jobs under way, which many have in common."""
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        self._memory = memory
+        self._places: dict[int, int] = {}
+        self._users = [0] * len(memory)
+
+    def take(self, base: torch.Tensor) -> int:
+        """Where it is now."""
+        place = self._places.get(id(base))
+        if place is None:
+            place = self._users.index(0)  # there are as many places as jobs under way
+            self._places = {key: at for key, at in self._places.items() if at != place}
+            self._places[id(base)] = place
+            self._memory[place].copy_(base)
+        self._users[place] += 1
+        return place
+
+    def release(self, place: int) -> None:
+        self._users[place] -= 1
+
+
+@final
+class _Updates:
+    """What came back, copied out of the shared memory."""
+
+    def __init__(self, shared: _SharedMemory, count: int) -> None:
+        self._pairs = [
+            (there, there.new_empty((count, *there.shape[1:])))
+            for there in (shared.deltas, shared.losses, shared.buffers)
+        ]
+
+    def take(self, slot: int, number: int) -> None:
+        for there, here in self._pairs:
+            here[number] = there[slot]
+
+    def all(self) -> list[Update]:
+        deltas, losses, buffers = (here.unbind() for _, here in self._pairs)
+        return [
+            Update(delta, loss, mine if mine.numel() else None)
+            for delta, loss, mine in zip(deltas, losses, buffers, strict=True)
+        ]
+
+
+@final
 class _Worker:
     """The parent's end of a worker."""
 
     def __init__(self, process: multiprocessing.process.BaseProcess, pipe: Connection) -> None:
         self._process = process
         self.pipe = pipe
-        self._left: list[RequestId] = []
+        self._left: deque[tuple[int, _Order]] = deque()
 
     @property
     def busy(self) -> bool:
         return bool(self._left)
 
-    def send(self, task: TaskName, order: _Order) -> None:
-        self._left.append(order[2])
+    def send(self, task: TaskName, number: int, order: _Order) -> None:
+        self._left.append((number, order))
         try:
             self.pipe.send((task, order))
         except OSError:
             raise self._died() from None
 
-    def receive(self) -> None:
-        """Wait until it has done the first of what it was given."""
+    def receive(self) -> tuple[int, _Order]:
+        """Wait until it has done the first of what it was given, and say which that was."""
         try:
-            said = self.pipe.recv()
+            problem = self.pipe.recv()
         except (EOFError, OSError):
             raise self._died() from None
-        if isinstance(said, str):
-            raise TrainingFailed(f"request {self._left[0]}: {said}")
-        self._left.remove(said)
+        if problem is not None:
+            raise TrainingFailed(f"request {self._request()}: {problem}")
+        return self._left.popleft()
 
     def close(self) -> None:
         self.pipe.close()
@@ -171,8 +209,13 @@ class _Worker:
         self._process.join(timeout=5)
         return TrainingFailed(
             f"a worker process ended (exit code {self._process.exitcode}) while training request "
-            f"{self._left[0]}"
+            f"{self._request()}"
         )
+
+    def _request(self) -> RequestId:
+        """What it is working on."""
+        _, (_, _, request, _, _) = self._left[0]
+        return request
 
 
 def _work(
@@ -187,7 +230,7 @@ def _work(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     torch.set_num_threads(1)
     keep_memory()
-    trainer = BatchedTrainer(device_tasks, seed, most=1, lean=True)
+    trainer = LeanTrainer(device_tasks, seed)
     while True:
         try:
             task, (slot, place, request, client, version) = pipe.recv()
@@ -200,11 +243,11 @@ def _work(
             shared.losses[slot].copy_(update.loss)
             if update.buffers is not None:
                 shared.buffers[slot].copy_(update.buffers)
-            said: str | RequestId = request
+            problem: str | None = None
         except Exception as error:
-            said = placed(error)
+            problem = placed(error)
         try:
-            pipe.send(said)
+            pipe.send(problem)
         except OSError:
             os._exit(0)  # as above
 

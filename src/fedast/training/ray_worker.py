@@ -18,9 +18,10 @@ from fedast.tasks.dataset import Dataset
 from fedast.tasks.task import Task
 from fedast.training.batched import BatchedTrainer
 from fedast.training.kernels.net import Precision
+from fedast.training.lean import LeanTrainer
 from fedast.training.nodes import Facts, my_facts
 from fedast.training.processes import keep_memory
-from fedast.training.trainer import DeviceTask, Job, Update
+from fedast.training.trainer import DeviceTask, Job, Trainer, Update
 
 Vector: TypeAlias = "np.ndarray[Any, Any]"
 Piece: TypeAlias = Callable[[DeviceTask, torch.Tensor, Any, dict[Any, Any]], Any]
@@ -70,7 +71,7 @@ class TrainingActor:
             for name, task in tasks.items()
         }
         if settings.together is None:
-            self._trainer = BatchedTrainer(self._tasks, settings.seed, most=1, lean=True)
+            self._trainer: Trainer = LeanTrainer(self._tasks, settings.seed)
         else:
             self._trainer = BatchedTrainer(
                 self._tasks, settings.seed, most=settings.together, precision=settings.precision

@@ -56,6 +56,8 @@ class Linear:
         self.rate = descent.rate
         self.weight = layer.weight.new_zeros((copies, *layer.weight.shape))
         self.bias = layer.weight.new_zeros((copies, 1, layer.out_features))
+        self._turned = self.weight.mT
+        self._ones = layer.weight.new_ones((copies, 1, 0))
         self.x = self.weight
 
     def load(self, given: Tensors) -> None:
@@ -67,15 +69,18 @@ class Linear:
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.x = x
-        return torch.baddbmm(self.bias, x, self.weight.mT)
+        return torch.baddbmm(self.bias, x, self._turned)
 
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
         dx = torch.bmm(dy, self.weight) if wants_dx else dy
         self.weight.baddbmm_(dy.mT, self.x, beta=self.keep, alpha=-self.rate)
-        if self.keep != 1.0:
-            self.bias.mul_(self.keep)
-        self.bias.sub_(dy.sum(dim=1, keepdim=True), alpha=self.rate)
+        self.step_bias(dy)
         return dx
+
+    def step_bias(self, dy: torch.Tensor) -> None:
+        if self._ones.shape[2] != dy.shape[1]:
+            self._ones = dy.new_ones((len(dy), 1, dy.shape[1]))
+        self.bias.baddbmm_(self._ones, dy, beta=self.keep, alpha=-self.rate)
 
     def forget(self) -> None:
         self.x = self.weight
@@ -137,26 +142,30 @@ class LayeredNet:
     def __init__(
         self, layers: Sequence[Layer], layout: Layout, saturated: torch.Tensor | None = None
     ) -> None:
-        self._layers = layers
-        self._layout = layout
+        self.layers = layers
+        self.layout = layout
         self.saturated = saturated
         """The marks of layers that compute in fp16."""
+        self._first = next(place for place, layer in enumerate(layers) if layer.parameters)
 
     def load(self, flat: torch.Tensor) -> None:
-        parts = self._layout.split(flat)
-        for layer in self._layers:
+        parts = self.layout.split(flat)
+        for layer in self.layers:
             layer.load(parts[: layer.parameters])
             parts = parts[layer.parameters :]
 
     def read(self) -> torch.Tensor:
-        return self._layout.join([part for layer in self._layers for part in layer.read()])
+        return self.layout.join(self.parts())
+
+    def parts(self) -> Tensors:
+        """The parameters of all copies, as they are now: the next step changes them."""
+        return [part for layer in self.layers for part in layer.read()]
 
     @torch.no_grad()
     def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         losses, dy = cross_entropy(self._forward(inputs), labels)
-        learning = [place for place, layer in enumerate(self._layers) if layer.parameters]
-        for place in reversed(range(learning[0], len(self._layers))):
-            dy = self._layers[place].backward(dy, wants_dx=place > learning[0])
+        for place in reversed(range(self._first, len(self.layers))):
+            dy = self.layers[place].backward(dy, wants_dx=place > self._first)
         return losses
 
     @torch.no_grad()
@@ -165,11 +174,11 @@ class LayeredNet:
         try:
             return self._forward(inputs)
         finally:
-            for layer in self._layers:
+            for layer in self.layers:
                 layer.forget()
 
     def _forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self._layers:
+        for layer in self.layers:
             x = layer.forward(x)
         return x
 
