@@ -161,6 +161,10 @@ def run_plain(name: str) -> Found:
     return "plain loop, two processes", sum(speeds), sum(cpu) / CORES
 
 
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:#.3g}"
+
+
 RUNNERS = {"pfl": run_pfl, "flower": run_flower, "plain": run_plain, "fedast": run_fedast}
 
 
@@ -189,7 +193,7 @@ def main() -> None:
             print(f"| updates/s (CPU ms of each) | {' | '.join(best)} |")
             print("|---" + "|---:" * len(best) + "|")
         cells = [
-            f"{speed:.3g}" + ("" if math.isinf(cpu) else f" ({1e3 * cpu:.3g})")
+            _short(speed) + ("" if math.isinf(cpu) else f" ({_short(1e3 * cpu)})")
             for speed, cpu in best.values()
         ]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)

@@ -57,9 +57,11 @@ times: list[float] = []
 
 
 class Timed(FedAvg):
-    def aggregate_fit(self, *args: Any, **kwargs: Any) -> Any:
+    def aggregate_fit(self, server_round: int, results: list[Any], failures: list[Any]) -> Any:
+        if failures:
+            sys.exit(f"{len(failures)} clients failed: {failures[0]}")
         times.append(time.perf_counter())
-        return super().aggregate_fit(*args, **kwargs)
+        return super().aggregate_fit(server_round, results, failures)
 
 
 def client_fn(context: Context) -> Any:

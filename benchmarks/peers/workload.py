@@ -46,6 +46,8 @@ class Workload(NamedTuple):
     """Clients that are trained in one round: so many that a round takes some seconds."""
     points: int = 288
     epochs: int = 3
+    everywhere: bool = False
+    """Whether each place of a sample has a label."""
 
     @property
     def steps(self) -> int:
@@ -59,8 +61,8 @@ class Workload(NamedTuple):
             inputs = torch.randn(total, *self.shape, generator=draws)
         else:
             inputs = torch.randint(self.classes, (total, *self.shape), generator=draws)
-        every = self.shape if self.model is _others.CharGPT else ()  # or one for the whole sample
-        return inputs, torch.randint(self.classes, (total, *every), generator=draws)
+        places = self.shape if self.everywhere else ()
+        return inputs, torch.randint(self.classes, (total, *places), generator=draws)
 
 
 _large = partial(Workload, points=160, epochs=1)
@@ -76,5 +78,5 @@ WORKLOADS = {
     "resnet18-group-norm": _large(_paper.resnet18, (3, 32, 32), 100, 4),
     "depthwise": _large(_others.depthwise_net, (3, 32, 32), 100, 8),
     "vit": _large(_others.VisionTransformer, (3, 32, 32), 100, 8),
-    "gpt": _large(_others.CharGPT, (128,), 80, 8),
+    "gpt": _large(_others.CharGPT, (128,), 80, 8, everywhere=True),
 }

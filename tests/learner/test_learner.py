@@ -14,8 +14,8 @@ from fedast.learner.local import LocalLearner
 from fedast.learner.protocol import Learner
 from fedast.learner.remote import RemoteLearner
 from fedast.learner.versions import VersionStore
-from fedast.tasks.task import BadTask, Sampling, Task, Training
-from fedast.training.batches import draw_batches
+from fedast.tasks.task import BadTask, Indices, Sampling, Task, Training
+from fedast.training.batches import draw_parts
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer
 
 CPU = torch.device("cpu")
@@ -275,7 +275,7 @@ def test_the_serial_trainer_is_plain_sgd() -> None:
     optimiser = torch.optim.SGD(device_task.model.module.parameters(), lr=0.2, weight_decay=0.01)
     stream = Stream.of(0, "train", "blobs").child(1, 9)
     rng = np.random.default_rng(stream.bits())
-    for batch in draw_batches(task.partition[1], 5, 7, "epochs", rng):
+    for batch in drawn(task.partition[1], 5, 7, "epochs", rng):
         optimiser.zero_grad()
         inputs, labels = task.train.batch(torch.from_numpy(batch))
         outputs = device_task.model.module(inputs)
@@ -365,10 +365,14 @@ def test_versions_live_as_long_as_they_are_used() -> None:
 # --- batches ------------------------------------------------------------------------------
 
 
+def drawn(*how: Any) -> Indices:
+    return np.concatenate(list(draw_parts(*how)))
+
+
 def test_epochs_are_shuffled_and_drop_the_incomplete_batch() -> None:
     """SPEC: 300 samples, batch 32: 9 batches an epoch, 27 steps are 3 epochs."""
     own = np.arange(1000, 1300)
-    batches = draw_batches(own, 32, 27, "epochs", np.random.default_rng(0))
+    batches = drawn(own, 32, 27, "epochs", np.random.default_rng(0))
     assert batches.shape == (27, 32)
     epochs = batches.reshape(3, 288)
     for epoch in epochs:
@@ -378,14 +382,14 @@ def test_epochs_are_shuffled_and_drop_the_incomplete_batch() -> None:
 
 
 def test_independent_batches_have_no_repeats_within() -> None:
-    batches = draw_batches(np.arange(40), 32, 10, "independent", np.random.default_rng(0))
+    batches = drawn(np.arange(40), 32, 10, "independent", np.random.default_rng(0))
     assert batches.shape == (10, 32)
     assert all(len(set(batch)) == 32 for batch in batches)
 
 
 @pytest.mark.parametrize("sampling", ["epochs", "independent"])
 def test_a_client_with_less_than_a_batch_samples_with_replacement(sampling: Sampling) -> None:
-    batches = draw_batches(
+    batches = drawn(
         np.array([3, 5]),
         8,
         4,

@@ -3,7 +3,8 @@ form."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, final
 from unittest.mock import patch
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import nn
 from fedast.tasks.dataset import Arrays
 from fedast.tasks.models import perceptron
 from fedast.tasks.task import Sampling, Task, Training
+from fedast.training.batched import BatchedTrainer
 from fedast.training.kernels.dual import DualLinear
 from fedast.training.kernels.loss import cross_entropy, spread
 from fedast.training.lean import LeanTrainer
@@ -52,6 +54,11 @@ def task_of(
             sampling=sampling,
         ),
     )
+
+
+def changed(task: Task, **changes: Any) -> Task:
+    fields = ("name", "model", "train", "test", "partition", "training")
+    return Task(**{field: getattr(task, field) for field in fields} | changes)
 
 
 def built(task: Task) -> dict[str, DeviceTask]:
@@ -126,9 +133,7 @@ def test_not_if_samples_may_depend_on_their_batch() -> None:
     task = task_of(PAPER, 300, steps=27, batch_size=32)
     assert isinstance(task.train, Arrays)
     data = Arrays(task.train.inputs, task.train.labels, transform=lambda x: x - x.mean(dim=0))
-    fields = ("name", "model", "test", "partition", "training")
-    own = Task(**{field: getattr(task, field) for field in fields}, train=data)
-    assert begun(own) == 0
+    assert begun(changed(task, train=data)) == 0
 
 
 def test_a_client_leaves_nothing_behind() -> None:
@@ -158,11 +163,88 @@ def test_other_models_are_trained_by_autograd(name: str) -> None:
     assert torch.equal(found.delta, wanted.delta)
 
 
+def hooked() -> nn.Module:
+    net = perceptron((12, 8, 5)).double()
+    first = next(net.parameters())
+    first.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))  # type: ignore[no-untyped-call]
+    return net
+
+
+def used_twice() -> nn.Module:
+    layer = nn.Linear(8, 8)
+    return nn.Sequential(
+        nn.Linear(12, 8), nn.ReLU(), layer, nn.ReLU(), layer, nn.Linear(8, 5)
+    ).double()
+
+
+@pytest.mark.parametrize("model", [hooked, used_twice])
+def test_layers_that_do_something_else_are_trained_by_autograd(
+    model: Callable[[], nn.Module],
+) -> None:
+    tasks = built(changed(task_of((12, 5), 20), model=model))
+    lean, jobs = LeanTrainer(tasks, 3), jobs_for(tasks)
+    assert not lean.by_hand("t")
+    for one, wanted in zip(
+        lean.train("t", jobs), SerialTrainer(tasks, 3).train("t", jobs), strict=True
+    ):
+        assert torch.equal(one.delta, wanted.delta)
+
+
+@final
+class Own:
+    """A dataset of somebody's own, some of whose samples have no label."""
+
+    def __init__(self, data: Arrays) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def batch(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, labels = self._data.batch(indices)
+        return inputs, torch.where(indices % 5 == 4, -100, labels)
+
+    def to(self, device: torch.device) -> Own:
+        return self
+
+
+@pytest.mark.parametrize("kind", [LeanTrainer, BatchedTrainer])
+def test_samples_without_a_label_do_not_count(
+    kind: type[LeanTrainer] | type[BatchedTrainer],
+) -> None:
+    task = task_of((12, 8, 5), 20)
+    assert isinstance(task.train, Arrays)
+    own = Own(task.train)
+    tasks = built(changed(task, train=own, test=own))
+    jobs = jobs_for(tasks)
+    for one, wanted in zip(
+        kind(tasks, 3).train("t", jobs), SerialTrainer(tasks, 3).train("t", jobs), strict=True
+    ):
+        torch.testing.assert_close(one.delta, wanted.delta, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [LeanTrainer, BatchedTrainer])
+def test_labels_may_be_bytes(kind: type[LeanTrainer] | type[BatchedTrainer]) -> None:
+    task = task_of((12, 8, 5), 20)
+    assert isinstance(task.train, Arrays)
+    data = Arrays(task.train.inputs, task.train.labels.to(torch.uint8))
+    tasks = built(changed(task, train=data, test=data))
+    trainer, jobs = kind(tasks, 3), jobs_for(tasks)
+    if isinstance(trainer, LeanTrainer):
+        assert trainer.by_hand("t")
+    else:
+        assert not trainer.alone
+    for one, wanted in zip(
+        trainer.train("t", jobs), SerialTrainer(tasks, 3).train("t", jobs), strict=True
+    ):
+        torch.testing.assert_close(one.delta, wanted.delta, rtol=1e-10, atol=1e-12)
+
+
 def test_labels_that_are_spread_out_have_the_same_loss() -> None:
     scores = torch.randn(3, 5, 7, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(7, (3, 5))
     with torch.no_grad():
-        found = cross_entropy(scores, spread(labels, 7, torch.float64))
+        found = cross_entropy(scores, labels, spread(labels, 7, torch.float64))
         usual = cross_entropy(scores, labels)
     losses = torch.stack(
         [nn.functional.cross_entropy(*one) for one in zip(scores, labels, strict=True)]
@@ -172,3 +254,11 @@ def test_labels_that_are_spread_out_have_the_same_loss() -> None:
     ):
         torch.testing.assert_close(one, wanted, rtol=1e-12, atol=1e-12)
     assert all(torch.equal(one, other) for one, other in zip(found, usual, strict=True))
+
+
+def test_a_class_that_is_impossible_has_no_say_in_the_loss() -> None:
+    """Scores so far apart that a probability's logarithm is infinite."""
+    scores = torch.tensor([[[3e38, -3e38, 1.0]]])
+    losses, gradient = cross_entropy(scores, torch.tensor([[0]]))
+    assert losses.tolist() == [0.0]
+    assert gradient.tolist() == [[[0.0, 0.0, 0.0]]]

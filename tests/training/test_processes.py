@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from multiprocessing.connection import Connection, wait
+from typing import Any
 
 import pytest
 import torch
 
 from fedast.tasks.task import TrainingFailed
+from fedast.training import processes
 from fedast.training.choose import MixedTrainer, fastest_trainers
+from fedast.training.lean import LeanTrainer
 from fedast.training.options import Batched, Processes, Resources, Serial
 from fedast.training.processes import ProcessTrainer
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer
@@ -56,6 +60,8 @@ def test_a_worker_that_is_killed_is_named_with_its_request(
     os.kill(victim.pid, signal.SIGKILL)
     victim.join()
     with pytest.raises(TrainingFailed, match=r"exit code -9\) while training request 51"):
+        trainer.train("t", jobs)
+    with pytest.raises(TrainingFailed, match="worker processes have ended"):
         trainer.train("t", jobs)
 
 
@@ -112,3 +118,34 @@ def test_more_jobs_than_places(
         assert off_by(one.delta, wanted.delta) < 1e-10
         assert off_by(one.loss, wanted.loss) < 1e-10
         assert one.buffers is None
+
+
+def test_an_interrupt_ends_the_workers(
+    device_tasks: dict[str, DeviceTask], trainer: ProcessTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers that are still to come must not be taken for those of the next jobs."""
+    jobs = jobs_for(device_tasks["t"], 6)
+    waits = iter(range(2))
+
+    def interrupted(pipes: list[Connection]) -> list[Any]:
+        if next(waits, None) is None:
+            raise KeyboardInterrupt
+        return wait(pipes)
+
+    monkeypatch.setattr(processes, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train("t", jobs)
+    with pytest.raises(TrainingFailed, match="worker processes have ended"):
+        trainer.train("t", jobs[::-1])
+
+
+def test_a_worker_computes_what_one_alone_does(
+    device_tasks: dict[str, DeviceTask], trainer: ProcessTrainer
+) -> None:
+    """Bit for bit, here and in Ray's actors, which use the same."""
+    jobs = jobs_for(device_tasks["t"], 5)
+    alone = LeanTrainer(device_tasks, 3)
+    for job, found in zip(jobs, trainer.train("t", jobs), strict=True):
+        (wanted,) = alone.train("t", [job])
+        assert torch.equal(found.delta, wanted.delta)
+        assert torch.equal(found.loss, wanted.loss)

@@ -17,7 +17,7 @@ from torch import nn
 from torch.func import functional_call, grad, grad_and_value, vmap
 from torch.nn import functional
 
-from fedast.training.kernels.stacked_norm import StackedNorms, stacked_norms
+from fedast.training.kernels.stacked_norm import StackedNorms, plain, stacked_norms
 from tests.training.interpreter import answer, assembly, far_off, needs_triton, run_interpreted
 
 pytestmark = needs_triton
@@ -42,6 +42,14 @@ def norms() -> dict[str, float]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_outputs_statistics_and_gradients(shape: str, kind: str, norms: dict[str, float]) -> None:
     assert norms[f"{shape}, {kind}"] < 2e-6
+
+
+def test_values_far_from_zero_keep_their_digits() -> None:
+    """Wherever an outlier is: the first value, a whole sample. A mean of 1,000 itself is rounded by
+    3e-5."""
+    outputs, variances = zip(*interpreted("far_from_zero"), strict=True)
+    assert max(outputs) < 1e-4
+    assert max(variances) < 1e-6
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +160,22 @@ def _alone(groups: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         *(part.detach() for part in (y, mean, variance)),
         *torch.autograd.grad(y, (x, weight, bias), dy),
     )
+
+
+def far_from_zero() -> list[tuple[float, float]]:
+    from fedast.training.kernels import stacked_norm_kernels as kernels
+
+    found = []
+    for outlier in ((slice(None), 0, slice(None), 0, 0), (slice(None), 0)):
+        x = torch.randn(1, 16, 2, 24, 24) + 1000
+        x[outlier] = 0
+        weight, bias = torch.ones(1, 2), torch.zeros(1, 2)
+        for groups in (0, 1, 2):
+            y, _, variance = kernels.run_forward(x, weight, bias, groups, 1e-5)
+            one = [tensor[0].double() for tensor in (x, weight, bias)]
+            wanted, _, wanted_variance = plain(one[0], one[1], one[2], groups, 1e-5)
+            found.append((far_off(y[0], wanted), far_off(variance[0], wanted_variance)))
+    return found
 
 
 def a_net(device: str = "cpu") -> dict[str, float]:

@@ -175,8 +175,6 @@ class _Engine:
         for batches in _together([parts for parts, _ in drawn]):
             self._run(begun, batches)
             begun += len(batches)
-        if self._copied is not None:
-            self._copied.record()
         after, end = self._net.read(), self._device_task.model.buffers_from
         moved = (base[:, :end] - after[:, :end])[: len(jobs)].unbind()
         deltas = torch._foreach_div(moved, self._scale)  # each in memory of its own
@@ -193,6 +191,8 @@ class _Engine:
         self._host[rows, :clients] = batches
         self._host[rows, clients:] = batches[:, -1:]
         self._batches[rows].copy_(self._drawn[rows], non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
         for number in range(rows.start, rows.stop):
             if self._graph is not None:
                 self._graph.replay()

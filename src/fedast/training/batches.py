@@ -9,17 +9,11 @@ import numpy as np
 from fedast.tasks.task import Indices, Sampling
 
 
-def draw_batches(
-    own: Indices, batch_size: int, steps: int, sampling: Sampling, rng: np.random.Generator
-) -> Indices:
-    """The mini-batches of one local training, as a (steps, batch_size) array of indices."""
-    return np.concatenate(list(draw_parts(own, batch_size, steps, sampling, rng)))
-
-
 def draw_parts(
     own: Indices, batch_size: int, steps: int, sampling: Sampling, rng: np.random.Generator
 ) -> Iterator[Indices]:
-    """The same in parts, each drawn when it is asked for: a trainer can begin with the first.
+    """The mini-batches of one local training, as arrays of indices (step, sample) one after
+    another, each drawn when it is asked for: a trainer can begin with the first.
 
     ``own`` are the indices of the client's samples. Every epoch has a new
     order, and its incomplete last batch is dropped. A client with fewer samples

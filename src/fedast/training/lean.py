@@ -16,14 +16,14 @@ from fedast.core.protocol import TaskName
 from fedast.core.streams import Stream
 from fedast.tasks.dataset import Arrays
 from fedast.tasks.task import Indices
-from fedast.training.kernels.choose import choose, is_lean
+from fedast.training.kernels.choose import lean
 from fedast.training.kernels.dual import in_dual_form
 from fedast.training.kernels.layers import LayeredNet
 from fedast.training.kernels.loss import spread
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Update, batches_of
 
-_Batch: TypeAlias = tuple[torch.Tensor, torch.Tensor]
-"""The inputs and labels of a local step, with an axis for its one copy (places have none)."""
+_Batch: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+"""What ``LayeredNet.step`` takes."""
 
 
 @final
@@ -33,8 +33,8 @@ class LeanTrainer:
         self._serial = SerialTrainer(device_tasks, seed)
         self._lean: dict[TaskName, _LeanTask] = {}
         for name, device_task in device_tasks.items():
-            net = choose(device_task)(1) if is_lean(device_task) else None
-            if isinstance(net, LayeredNet):  # and not one that is for any module
+            net = lean(device_task)
+            if net is not None:
                 self._lean[name] = _LeanTask(device_task, net)
 
     def by_hand(self, task: TaskName) -> bool:
@@ -68,14 +68,15 @@ class _LeanTask:
         """``stream``: the task's."""
         how = self._device_task.task.training
         batches, _ = batches_of(self._device_task, stream, job)
-        own, places = np.unique(batches, return_inverse=True)
         net, steps = self._net, self._gathered(batches)
-        if self._dual is not None and self._dual[1].pays(len(own), *batches.shape):
-            net, steps = self._dual[0], self._placed(own, places.reshape(batches.shape))
+        if self._dual is not None:
+            own, places = np.unique(batches, return_inverse=True)
+            if self._dual[1].pays(len(own), *batches.shape):
+                net, steps = self._dual[0], self._placed(own, places.reshape(batches.shape))
         net.load(job.base[None])
         total = job.base.new_zeros(1)
-        for inputs, labels in steps:
-            total += net.step(inputs, labels)
+        for batch in steps:
+            total += net.step(*batch)
         delta = torch.empty_like(job.base)
         before, moved = net.layout.split(job.base[None]), net.layout.split(delta[None])
         for one, after, out in zip(before, net.parts(), moved, strict=True):
@@ -85,7 +86,7 @@ class _LeanTask:
     def _gathered(self, batches: Indices) -> Iterator[_Batch]:
         for batch in torch.from_numpy(batches):
             inputs, labels = self._device_task.train.batch(batch)
-            yield inputs[None], labels[None]
+            yield inputs[None], labels[None], None
 
     def _placed(self, own: Indices, places: Indices) -> Iterator[_Batch]:
         """With places among the client's own samples as inputs."""
@@ -93,5 +94,6 @@ class _LeanTask:
         net, first = self._dual
         inputs, labels = self._device_task.train.batch(torch.from_numpy(own))
         first.begin(inputs.flatten(1))
-        at, outputs = torch.from_numpy(places), net.layout.shapes[-1].numel()  # a bias's
-        yield from zip(at, spread(labels[at][:, None], outputs, inputs.dtype), strict=True)
+        at, classes = torch.from_numpy(places), net.layout.shapes[-1].numel()  # the last bias
+        wanted = labels[at][:, None]
+        yield from zip(at, wanted, spread(wanted, classes, inputs.dtype), strict=True)

@@ -70,6 +70,15 @@ class ProcessTrainer:
         return self._limit
 
     def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
+        if not self._workers:
+            raise TrainingFailed("the worker processes have ended")
+        try:
+            return self._train(task, jobs)
+        except BaseException:  # whoever goes on would be given answers to what was asked before
+            self.close()
+            raise
+
+    def _train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
         shared = self._memory[task]
         bases, found = _Bases(shared.bases), _Updates(shared, len(jobs))
         waiting = deque(enumerate(jobs))

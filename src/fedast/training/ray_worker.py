@@ -70,11 +70,14 @@ class TrainingActor:
             name: DeviceTask.build(task, settings.seed, self._device, moved)
             for name, task in tasks.items()
         }
-        if settings.together is None:
+        if settings.together is None and self._device.type == "cpu":
             self._trainer: Trainer = LeanTrainer(self._tasks, settings.seed)
         else:
             self._trainer = BatchedTrainer(
-                self._tasks, settings.seed, most=settings.together, precision=settings.precision
+                self._tasks,
+                settings.seed,
+                most=settings.together or 1,
+                precision=settings.precision,
             )
         self._versions: dict[int, torch.Tensor] = {}
         self._kept: dict[Any, Any] = {"precision": settings.precision}

@@ -16,7 +16,7 @@ import torch
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
 from fedast.core.streams import Stream
 from fedast.parts.blame import place
-from fedast.tasks.dataset import Arrays, Dataset
+from fedast.tasks.dataset import Arrays, Dataset, Windows
 from fedast.tasks.metrics import RMSE, Accuracy, cross_entropy
 from fedast.tasks.task import BadTask, Indices, OutOfMemory, Task
 from fedast.training.batches import draw_parts
@@ -171,6 +171,12 @@ class DeviceTask:
     def usual_loss(self) -> bool:
         """Whether it is trained with cross-entropy of class numbers."""
         return self.task.loss is None and self.task.metric.default_loss() is cross_entropy
+
+    @property
+    def checked_labels(self) -> bool:
+        """Whether each label is known to be a class: a dataset of somebody's own may have others,
+        which torch's cross-entropy leaves out."""
+        return isinstance(self.train, Arrays | Windows)
 
     def try_out(self) -> bool:
         """Check before the run that model, data and loss fit together.

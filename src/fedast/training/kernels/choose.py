@@ -19,9 +19,10 @@ from fedast.training.kernels.agreement import (
     used_parameters,
 )
 from fedast.training.kernels.general import GeneralNet
-from fedast.training.kernels.layers import is_hooked, layered
+from fedast.training.kernels.layers import LayeredNet, is_hooked, layered
 from fedast.training.kernels.lstm import CharLSTMNet
 from fedast.training.kernels.net import Descent, Net, Precision, Unstackable
+from fedast.training.kernels.stacked import Randomness
 from fedast.training.stepping import Stepper
 from fedast.training.trainer import DeviceTask
 
@@ -48,21 +49,14 @@ def choose(
     """
     module, training = device_task.model.module, device_task.task.training
     randomness = randomness_of(device_task)
-    bare = len(device_task.model.read()) == device_task.model.parameter_count
-    if by_hand and bare and device_task.usual_loss:
-        descent = Descent(training.client_lr, training.weight_decay)
-        hand = _by_hand(module, descent, precision)
-        plain = training.client_optimizer.plain
-        if (
-            hand is not None
-            and plain
-            and not disagreement(hand, device_task, precision, randomness)
-        ):
+    if by_hand:
+        hand = _by_hand(device_task, precision)
+        problem = None if hand is None else _unfit(hand, device_task, precision, randomness)
+        if hand is not None and problem is None:
             return hand
-        if hand is not None:
+        if problem is not None:
             say_once(
-                f"task {device_task.task.name!r}: the kernels for its model "
-                f"{'do not agree with autograd here' if plain else 'are for plain SGD only'}; "
+                f"task {device_task.task.name!r}: the kernels for its model {problem}; "
                 "in batches it is trained with torch.func instead, which is slower"
             )
     used = used_parameters(device_task)
@@ -87,6 +81,27 @@ def choose(
         name = training.client_optimizer.name
         raise Unstackable(f"its client optimizer {name} does not step every entry by itself")
     return partial(general, training)
+
+
+def _unfit(
+    hand: Build, device_task: DeviceTask, precision: Precision, randomness: Randomness
+) -> str | None:
+    """Why a hand-written net cannot be used; None: it can."""
+    if not device_task.task.training.client_optimizer.plain:
+        return "are for plain SGD only"
+    if disagreement(hand, device_task, precision, randomness):
+        return "do not agree with autograd here"
+    return None
+
+
+def lean(device_task: DeviceTask) -> LayeredNet | None:
+    """One copy of a hand-written net that beats autograd on a CPU: layered nets do, the LSTM does
+    not."""
+    hand = _by_hand(device_task, "fp32")
+    net = None if hand is None else hand(1)
+    if hand is None or not isinstance(net, LayeredNet) or device_task.task.augment is not None:
+        return None
+    return net if _unfit(hand, device_task, "fp32", randomness_of(device_task)) is None else None
 
 
 def _with_plain_sgd(training: Training) -> Training:
@@ -118,20 +133,14 @@ def _by_entry(how: Training) -> bool:
         return False
 
 
-def is_lean(device_task: DeviceTask) -> bool:
-    """Whether one hand-written copy beats autograd on a CPU: layered nets do, the LSTM does not."""
-    task = device_task.task
-    plain = task.training.client_optimizer.plain
-    if task.augment is not None or not device_task.usual_loss or not plain:
-        return False
-    try:
-        layered(device_task.model.module, 1, Descent(0.0, 0.0))
-    except Unstackable:
-        return False
-    return True
-
-
-def _by_hand(module: torch.nn.Module, descent: Descent, precision: Precision) -> Build | None:
+def _by_hand(device_task: DeviceTask, precision: Precision) -> Build | None:
+    """A hand-written net for the task's model, if there is one."""
+    model = device_task.model
+    module, training = model.module, device_task.task.training
+    bare = len(model.read()) == model.parameter_count  # without buffers and frozen parameters
+    if not bare or not device_task.usual_loss or not device_task.checked_labels:
+        return None
+    descent = Descent(training.client_lr, training.weight_decay)
     if type(module) is CharLSTM and not is_hooked(module):
         return lambda copies: CharLSTMNet(module, copies, descent, precision)
     try:

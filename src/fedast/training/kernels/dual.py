@@ -55,11 +55,10 @@ class DualLinear:
         self._decayed = 1.0
 
     def read(self) -> Tensors:
-        """Its weights are made now, and are where the next steps begin."""
         weight, bias = self._linear.read()
         rate = self._linear.rate
-        weight[0].addmm_(self._sums.T, self._samples, beta=self._decayed, alpha=-rate)
-        return [weight, bias]
+        moved = torch.addmm(weight[0], self._sums.T, self._samples, beta=self._decayed, alpha=-rate)
+        return [moved[None], bias]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._at = x

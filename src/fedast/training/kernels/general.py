@@ -12,9 +12,10 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedast.tasks.task import Training
+from fedast.training.kernels.mapping import has_kernels
 from fedast.training.kernels.net import Layout, Precision
 from fedast.training.kernels.stacked_attention import StackedAttention
-from fedast.training.kernels.stacked_conv import has_kernels, stacked_convolutions
+from fedast.training.kernels.stacked_conv import stacked_convolutions
 from fedast.training.kernels.stacked_norm import stacked_norms
 from fedast.training.kernels.stacked_recurrent import stacked_recurrence
 from fedast.training.stepping import Stepper

@@ -162,8 +162,10 @@ class LayeredNet:
         return [part for layer in self.layers for part in layer.read()]
 
     @torch.no_grad()
-    def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        losses, dy = cross_entropy(self._forward(inputs), labels)
+    def step(
+        self, inputs: torch.Tensor, labels: torch.Tensor, shares: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        losses, dy = cross_entropy(self._forward(inputs), labels, shares)
         for place in reversed(range(self._first, len(self.layers))):
             dy = self.layers[place].backward(dy, wants_dx=place > self._first)
         return losses

@@ -17,7 +17,7 @@ from torch.func import vmap
 from torch.nn import grad
 from torch.overrides import TorchFunctionMode
 
-from fedast.training.kernels.net import has_triton
+from fedast.training.kernels.mapping import copies_first, has_kernels, inside_another
 
 if TYPE_CHECKING:
     from fedast.training.kernels.stacked_conv_launch import Window
@@ -33,10 +33,6 @@ def stacked_convolutions(
 
     With ``marks``, products are in fp16, and the mark of a copy whose values did not fit is set."""
     return StackedConvolutions(marks) if has_kernels(like) else nullcontext()
-
-
-def has_kernels(like: torch.Tensor) -> bool:
-    return like.is_cuda and like.dtype == torch.float32 and has_triton()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,12 +110,6 @@ def _window(size: Sequence[int], how: How) -> Window:
     return Window((size[-2], size[-1]), *how.slides)
 
 
-def _first(tensor: torch.Tensor, dim: int | None, copies: int) -> torch.Tensor:
-    """With the copies first; what they share is repeated."""
-    moved = tensor.expand(copies, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-    return moved.contiguous()
-
-
 def _folded(tensor: torch.Tensor, dim: int) -> torch.Tensor:
     """Copies as parts of one batch."""
     return tensor.movedim(dim, 0).flatten(0, 1)
@@ -145,7 +135,7 @@ def _weight_gradient(
 
 def _each_alone(copies: int, *tensors: torch.Tensor) -> bool:
     """Whether the kernels are not for these: one copy, or copies inside another mapping."""
-    return copies == 1 or any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
+    return copies == 1 or inside_another(*tensors)
 
 
 class _Convolution(torch.autograd.Function):
@@ -181,7 +171,7 @@ class _Convolution(torch.autograd.Function):
         if weight_dim is None and dim is not None:
             y = torch.conv2d(_folded(x, dim), weight, None, *how.slides)
             return _unfolded(y, copies), 0
-        x, weight = _first(x, dim, copies), _first(weight, weight_dim, copies)
+        x, weight = copies_first(x, dim, copies), copies_first(weight, weight_dim, copies)
         if _each_alone(copies, x, weight):
             return vmap(lambda x, w: torch.conv2d(x, w, None, *how.slides))(x, weight), 0
         from fedast.training.kernels.stacked_conv_launch import convolve
@@ -226,7 +216,7 @@ class _InputGradient(torch.autograd.Function):
             whole = (copies * shape[0], *shape[1:])
             dx = _input_gradient(whole, weight, _folded(dy, dim), how)
             return _unfolded(dx, copies), 0
-        dy, weight = _first(dy, dim, copies), _first(weight, weight_dim, copies)
+        dy, weight = copies_first(dy, dim, copies), copies_first(weight, weight_dim, copies)
         if _each_alone(copies, dy, weight):
             one = vmap(lambda dy, w: _input_gradient(shape, w, dy, how))
             return one(dy, weight), 0
@@ -269,7 +259,7 @@ class _WeightGradient(torch.autograd.Function):
         how: How,
     ) -> Batched:
         copies = info.batch_size
-        x, dy = _first(x, in_dims[0], copies), _first(dy, in_dims[1], copies)
+        x, dy = copies_first(x, in_dims[0], copies), copies_first(dy, in_dims[1], copies)
         if _each_alone(copies, x, dy):
             one = vmap(lambda x, dy: _weight_gradient(x, shape, dy, how))
             return one(x, dy), 0

@@ -17,7 +17,7 @@ from torch.func import vjp, vmap
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from fedast.training.kernels.net import has_triton
+from fedast.training.kernels.mapping import copies_first, has_kernels, inside_another
 
 Three: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -27,8 +27,7 @@ FEWEST = 16
 
 def stacked_norms(like: torch.Tensor) -> AbstractContextManager[object]:
     """To be entered while copies of a model are trained whose parameters are ``like`` this one."""
-    usable = like.is_cuda and like.dtype == torch.float32 and has_triton()
-    return StackedNorms() if usable else nullcontext()
+    return StackedNorms() if has_kernels(like) else nullcontext()
 
 
 @final
@@ -135,17 +134,6 @@ def plain_gradients(
     return found
 
 
-def _first(tensor: torch.Tensor, dim: int | None, copies: int) -> torch.Tensor:
-    """With the copies first; what they share is repeated."""
-    moved = tensor.expand(copies, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-    return moved.contiguous()
-
-
-def _inside_another(*tensors: torch.Tensor) -> bool:
-    """Whether copies are mapped over inside another mapping, which the kernels know nothing of."""
-    return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors)
-
-
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -176,10 +164,10 @@ class _Norm(torch.autograd.Function):
         eps: float,
     ) -> tuple[Three, tuple[int, int, int]]:
         x, weight, bias = (
-            _first(tensor, dim, info.batch_size)
+            copies_first(tensor, dim, info.batch_size)
             for tensor, dim in zip((x, weight, bias), in_dims[:3], strict=True)
         )
-        if _inside_another(x, weight, bias):
+        if inside_another(x, weight, bias):
             found = vmap(partial(plain, groups=groups, eps=eps))(x, weight, bias)
             return found, (0, 0, 0)
         from fedast.training.kernels.stacked_norm_kernels import run_forward
@@ -224,10 +212,10 @@ class _NormGradients(torch.autograd.Function):
         eps: float,
     ) -> tuple[Three, tuple[int, int, int]]:
         dy, x, weight, mean, variance = (
-            _first(tensor, dim, info.batch_size)
+            copies_first(tensor, dim, info.batch_size)
             for tensor, dim in zip((dy, x, weight, mean, variance), in_dims[:5], strict=True)
         )
-        if _inside_another(dy, x, weight):
+        if inside_another(dy, x, weight):
             return vmap(partial(plain_gradients, groups, eps))(dy, x, weight), (0, 0, 0)
         from fedast.training.kernels.stacked_norm_kernels import run_backward
 

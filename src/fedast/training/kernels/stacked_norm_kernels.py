@@ -2,9 +2,9 @@
 
 A program normalises one set of values: of batch normalisation, a channel of a copy; of group
 normalisation, a group of a sample. A set is rows (samples or channels) of ``PIXELS`` values that
-are contiguous in memory. It is read once for its sums and once more, from the cache as a rule, for
-what is written. Every sum has a fixed order, so results are the same in every run. Places within a
-copy fit into 32 bits.
+are contiguous in memory. It is read for its mean, for its variance and for what is written; but for
+the first time it is in the cache, as a rule. Every sum has a fixed order, so results are the same
+in every run. Places within a copy fit into 32 bits.
 """
 
 from __future__ import annotations
@@ -40,21 +40,23 @@ def normalise(
     y += start
     of_row: tl.constexpr = 0 if BATCH else 1
     r, p = tl.arange(0, BR), tl.arange(0, BC)
-    shift = tl.load(x)  # without it, squares of values far from zero would lose their digits
+    count = rows * PIXELS
     total = tl.zeros((BR, BC), dtype=tl.float32)
+    for row in range(0, rows, BR):
+        for pixel in range(0, PIXELS, BC):
+            seen = (row + r < rows)[:, None] & (pixel + p < PIXELS)[None, :]
+            place = (row + r)[:, None] * stride + (pixel + p)[None, :]
+            total += tl.load(x + place, mask=seen, other=0.0)
+    mean = tl.sum(tl.sum(total, axis=1), axis=0) / count
+    # The mean comes first: squares of values far from zero would lose their digits.
     squares = tl.zeros((BR, BC), dtype=tl.float32)
     for row in range(0, rows, BR):
         for pixel in range(0, PIXELS, BC):
             seen = (row + r < rows)[:, None] & (pixel + p < PIXELS)[None, :]
             place = (row + r)[:, None] * stride + (pixel + p)[None, :]
-            value = tl.where(seen, tl.load(x + place, mask=seen, other=0.0) - shift, 0.0)
-            total += value
-            squares += value * value
-    count = rows * PIXELS
-    mean = tl.sum(tl.sum(total, axis=1), axis=0) / count
-    variance = tl.sum(tl.sum(squares, axis=1), axis=0) / count - mean * mean
-    variance = tl.where(variance < 0.0, 0.0, variance)
-    mean += shift
+            off = tl.where(seen, tl.load(x + place, mask=seen, other=0.0) - mean, 0.0)
+            squares += off * off
+    variance = tl.sum(tl.sum(squares, axis=1), axis=0) / count
     number = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     tl.store(means + number, mean)
     tl.store(variances + number, variance)
