@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -70,6 +70,7 @@ def jobs_for(tasks: dict[str, DeviceTask]) -> list[Job]:
     return [Job(50 + n, n % 3, base * (1 + 0.01 * n)) for n in range(4)]
 
 
+@settings(max_examples=40)
 @given(
     widths=st.lists(st.integers(1, 12), min_size=2, max_size=4),
     samples=st.integers(1, 30),
@@ -154,7 +155,7 @@ def test_a_model_that_diverges_shows_it() -> None:
     assert not lean.delta.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["own", "lstm", "resnet18"])
+@pytest.mark.parametrize("name", ["own", "lstm"])
 def test_other_models_are_trained_by_autograd(name: str) -> None:
     tasks = built(make_task(name, torch.float64, steps=1))
     lean, jobs = LeanTrainer(tasks, 3), jobs_for(tasks)[:1]
