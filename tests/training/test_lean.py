@@ -130,11 +130,30 @@ def test_the_dual_form_is_taken_where_it_is_less_work(
     assert begun(task) == (2 if dual else 0)
 
 
-def test_not_if_samples_may_depend_on_their_batch() -> None:
+def alone(x: torch.Tensor) -> torch.Tensor:
+    return (x - 128.0) / 51.0
+
+
+def by_batch(x: torch.Tensor) -> torch.Tensor:
+    return x / 51.0 - x.mean(dim=0) / 51.0
+
+
+def not_of_one(x: torch.Tensor) -> torch.Tensor:
+    if len(x) == 1:
+        raise ValueError("too few")
+    return alone(x)
+
+
+@pytest.mark.parametrize(("transform", "dual"), [(alone, 2), (by_batch, 0), (not_of_one, 0)])
+def test_samples_must_not_depend_on_others_in_their_batch(
+    transform: Callable[[torch.Tensor], torch.Tensor], dual: int
+) -> None:
+    """As the paper's images, which are stored as bytes, do not."""
     task = task_of(PAPER, 300, steps=27, batch_size=32)
     assert isinstance(task.train, Arrays)
-    data = Arrays(task.train.inputs, task.train.labels, transform=lambda x: x - x.mean(dim=0))
-    assert begun(changed(task, train=data)) == 0
+    pixels = (task.train.inputs * 51 + 128).clamp(0, 255).to(torch.uint8).double()
+    data = Arrays(pixels, task.train.labels, transform)
+    assert begun(changed(task, train=data)) == dual
 
 
 def test_a_client_leaves_nothing_behind() -> None:
