@@ -62,7 +62,7 @@ def run_bench(
     def measured(speed: bench.Speed) -> None:
         nonlocal seen
         seen += 1
-        say(f"{speed.task}, {speed.trainer}: {speed.ms:.3g} ms/update ({seen} of {count})")
+        say(f"{speed.task}, {speed.trainer}: {_ms(speed.ms)} ms/update ({seen} of {count})")
 
     say(f"measuring {tasks[0].name} (0 of {count})")
     speeds = bench.measure_tasks(
@@ -135,7 +135,7 @@ def run_models(
         _trainers(trainers, compute),
         together=clients or (48 if compute.device == "cuda" else 4),
         seconds=0.0 if quick else seconds,
-        seen=lambda one: click.echo(f"{one.model}, {one.trainer}: {one.ms:,.3g} ms", err=True),
+        seen=lambda one: click.echo(f"{one.model}, {one.trainer}: {_ms(one.ms)} ms", err=True),
     )
     if as_json:
         about = {"device": compute.device, "precision": compute.precision, "quick": quick}
@@ -149,9 +149,9 @@ def run_models(
             str(one.clients),
             f"{one.parameters:,}",
             str(one.steps),
-            f"{one.ms:,.1f}" if one.ms >= 10 else f"{one.ms:.3f}",
+            _ms(one.ms),
             f"{serial[one.model] / one.ms:.2f}" if one.model in serial else "–",
-            f"{one.floor_ms:,.3g}",
+            _ms(one.floor_ms),
             f"{one.gib:.2f}",
         )
         for one in found
@@ -204,6 +204,10 @@ def run_estimate(names: Sequence[str], *, as_json: bool) -> None:
     Console(highlight=False).print(table)
 
 
+def _ms(value: float) -> str:
+    return f"{value:,.1f}" if value >= 10 else f"{value:.3f}"
+
+
 def _print_speeds(
     console: Console,
     speeds: Sequence[bench.Speed],
@@ -224,10 +228,10 @@ def _print_speeds(
             speed.task,
             speed.trainer,
             str(speed.clients),
-            f"{speed.ms:,.1f}" if speed.ms >= 10 else f"{speed.ms:.3f}",
+            _ms(speed.ms),
             f"{1e3 / speed.ms:,.0f}",
             gain,
-            f"{floor[speed.task]:,.3f}",
+            _ms(floor[speed.task]),
         )
     console.print(table)
     for speed in speeds:
