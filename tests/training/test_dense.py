@@ -34,8 +34,10 @@ interpreted = partial(run_interpreted, __file__)
         ([20, 9, 4], 65),  # more samples than the kernels take
     ],
 )
-def test_two_steps(sizes: list[int], samples: int) -> None:
-    found = interpreted("two_steps", sizes, samples)
+@pytest.mark.parametrize("following", [True, False])
+def test_two_steps(sizes: list[int], samples: int, following: bool) -> None:
+    """Layers that follow each other pass gradients through each other's ReLU."""
+    found = interpreted("two_steps", sizes, samples, following)
     assert found["scores"] < 1e-6
     assert found["moved"] < 1e-5
     assert found["losses"] < 1e-6
@@ -65,7 +67,9 @@ def test_linear_layers_are_compiled_to_what_is_fast(way: str) -> None:
 # --- in the other process ------------------------------------------------------------------------
 
 
-def _net(sizes: list[int], copies: int, rate: float, decay: float) -> tuple[Any, nn.Sequential]:
+def _net(
+    sizes: list[int], copies: int, rate: float, decay: float, *, following: bool = True
+) -> tuple[Any, nn.Sequential]:
     from fedast.training.kernels.dense import Dense
     from fedast.training.kernels.layers import LayeredNet
     from fedast.training.kernels.net import Descent, Layout
@@ -78,15 +82,18 @@ def _net(sizes: list[int], copies: int, rate: float, decay: float) -> tuple[Any,
     layers = [
         Dense(layer, copies, Descent(rate, decay), relu=layer is not linear[-1]) for layer in linear
     ]
+    if following:
+        for one, other in pairwise(layers):
+            other.follow(one)
     return LayeredNet(layers, Layout.of(module)), module
 
 
-def two_steps(sizes: list[int], samples: int) -> dict[str, float]:
+def two_steps(sizes: list[int], samples: int, following: bool) -> dict[str, float]:
     from fedast.training.kernels import layers, loss
 
     vars(layers)["cross_entropy"] = lambda scores, labels, _: loss.by_kernel(scores, labels)
     copies, rate, decay = 3, 0.3, 0.01
-    net, module = _net(sizes, copies, rate, decay)
+    net, module = _net(sizes, copies, rate, decay, following=following)
     base = torch.cat([p.detach().flatten() for p in module.parameters()])
     start = torch.stack([base * (1 + copy / 2) for copy in range(copies)])
     net.load(start)
@@ -159,11 +166,14 @@ def compiled_layer(way: str) -> dict[str, int]:
 
     tile = dict(dense.FORWARD if way == "forward" else dense.BACKWARD)
     options = {name: tile.pop(name) for name in ("num_warps", "num_stages")}
-    pointers = dict.fromkeys(["x", "weight", "bias", "y"], "*fp32")
-    fixed = {"IN": 1600, "OUT": 384, "RELU": True, "BS": 32, **tile}
+    pointers = dict.fromkeys(["x", "weight", "bias"], "*fp32")
+    fixed = {"IN": 1600, "OUT": 384, "BS": 32, **tile}
     if way == "backward":
         pointers |= dict.fromkeys(["dy", "dx"], "*fp32")
-        fixed["WANTS_DX"] = True
+        fixed |= {"WANTS_DX": True, "AFTER_RELU": True}
+    else:
+        pointers["y"] = "*fp32"
+        fixed["RELU"] = True
     text = assembly(getattr(dense_kernels, way), pointers, fixed, options)
     matrix = text.count("wgmma.mma_async") + text.count("mma.sync")
     return {"matrix": matrix, "sixteen": sixteen_bytes(text)}

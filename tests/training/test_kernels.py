@@ -38,6 +38,7 @@ interpreted = partial(run_interpreted, __file__)
         ([3, 64], 5, (14, 12)),  # channels that are filled up, sides that differ
         ([1, 6, 16], 5, (28, 28)),  # LeNet-5
         ([3, 8, 5], 3, (13, 11)),  # odd sides: rows and columns that no window has
+        ([6, 5, 4], 3, (12, 10)),  # more channels than are unrolled
     ],
 )
 def test_convolutions(
@@ -116,13 +117,21 @@ def test_the_lstm_asked_for_scores() -> None:
     assert interpreted("lstm", "fp16")["scores"] < 1e-3
 
 
-@pytest.mark.parametrize("pool", [True, False])
-def test_convolutions_are_compiled_to_what_is_fast(pool: bool) -> None:
+@pytest.mark.parametrize("kernel", ["convolve", "images", "weights", "first_weights"])
+def test_convolutions_are_compiled_to_what_is_fast(kernel: str) -> None:
     """No GPU is needed to compile for one: matrix units, fed sixteen bytes at a time."""
-    found = interpreted("compiled_convolution", pool, interpreter="0")
+    found = interpreted("compiled_convolution", kernel, interpreter="0")
     assert found["matrix"] > 0
     assert found["sixteen"] > 0
     assert found["single"] == 0
+
+
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_the_lstm_is_compiled_to_what_is_fast(way: str) -> None:
+    """The weights of all gates are one operand of the matrix units, and few barriers are left."""
+    found = interpreted("compiled_lstm", way, interpreter="0")
+    assert found["matrix"] > 0
+    assert found["barriers"] <= 32
 
 
 # --- in the other process ------------------------------------------------------------------------
@@ -166,23 +175,61 @@ def convolutions(
     return {"forward": worst, "steps": far_off(moved, should), "finite": finite}
 
 
-def compiled_convolution(pool: bool) -> dict[str, int]:
+def compiled_convolution(what: str) -> dict[str, int]:
+    """One of the kernels of the CIFAR-10 net, as its block launches it."""
     from fedast.training.kernels import convolution, convolution_kernels
 
-    fixed = {
-        "HEIGHT": 14, "WIDTH": 14, "OUT_H": 5 if pool else 10, "OUT_W": 5 if pool else 10,
-        "IN": 64, "OUT": 64, "SIZE": 5, "POOL": pool, "FLIP": not pool, "BM": 128, "BK": 64,
-        "BN": 64, "PRECISION": "tf32", "LIMIT": True, "LARGE": False,
+    first = {"HEIGHT": 28, "WIDTH": 32, "OUT_H": 14, "OUT_W": 14, "IN": 16, "HIGH": 1}
+    second = {"HEIGHT": 14, "WIDTH": 14, "OUT_H": 5, "OUT_W": 5, "IN": 64, "HIGH": 5}
+    pixels = second | {"OUT_H": 10, "OUT_W": 10}
+    half = {"LIMIT": True, "PRECISION": "tf32"}
+    shapes: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+        "convolve": (second | half, convolution.CONVOLVE),
+        "weights": (pixels | {"PRECISION": "tf32"}, convolution.WEIGHTS),
+        "first_weights": (first | half, convolution.FIRST_WEIGHTS),
+        "images": (
+            pixels | half | {"TURNED": False, "BS": 32, "BH": 2, "BW": 2}, convolution.IMAGES
+        ),
     }  # fmt: skip
-    pointers = {"x": "*fp16", "weight": "*fp16", "bias": "*fp32", "y": "*fp16", "place": "*u8"}
-    pointers["saturated"] = "*i32"
-    tile = {name: convolution.CONVOLVE[name] for name in ("num_warps", "num_stages")}
-    text = assembly(convolution_kernels.convolve, pointers, fixed, tile)
+    shape, tile = shapes[what]
+    fixed = shape | {"OUT": 64, "BROAD": 5, "BN": 64, "LARGE": False}
+    fixed |= {name: tile[name] for name in ("BM", "BK")}
+    if what == "images":
+        del fixed["BM"]
+    kernel = getattr(convolution_kernels, what)
+    types = {
+        "x": "*fp16", "weight": "*fp16", "bias": "*fp32", "y": "*fp16", "place": "*u8",
+        "saturated": "*i32", "wide": "*fp16", "dy": "*fp16", "dx": "*fp16", "parts": "*fp32",
+        "sums": "*fp32",
+    }  # fmt: skip
+    pointers = {name: types[name] for name in kernel.arg_names if name in types}
+    text = assembly(
+        kernel, pointers, fixed, {name: tile[name] for name in ("num_warps", "num_stages")}
+    )
     return {
         "matrix": text.count("wgmma.mma_async"),
         "sixteen": sixteen_bytes(text),
         "single": len(re.findall(r"ld\.global\S*\.b16", text)),
     }
+
+
+def compiled_lstm(way: str) -> dict[str, int]:
+    import triton.language as tl
+
+    from fedast.training.kernels import half_cell_kernels
+
+    fixed = {
+        "HIDDEN": 100, "BH": 128, "OPERAND": tl.float16, "LENGTH": 80, "BP": 32, "PACKED": True,
+    }  # fmt: skip
+    pointers = {"weights": "*fp16", "cells": "*fp16", "gates": "*i32"}
+    if way == "forward":
+        fixed |= {"KEEP": True, "EXTRA": 10, "WIDTH": 192}
+        pointers |= {"vectors": "*fp16", "codes": "*i64", "states": "*fp16"}
+    else:
+        pointers |= {"d_last": "*fp32", "d_gates": "*i32", "saturated": "*i32"}
+    kernel = getattr(half_cell_kernels, way)
+    text = assembly(kernel, pointers, fixed, {"num_warps": 8, "num_stages": 1}, ["samples"])
+    return {"matrix": text.count("wgmma.mma_async"), "barriers": text.count("bar.sync")}
 
 
 def diverged(precision: Any) -> dict[str, bool]:

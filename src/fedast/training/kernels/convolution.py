@@ -2,14 +2,17 @@
 
 Images have their channels last, so that a kernel row's pixels are contiguous in
 memory, and channels are padded to multiples of four (with zeros, which stay
-zeros), so that several are read at a time. A program makes a tile of outputs of
-one copy: rows are pixels, including all four of a pooling window, columns are
-channels. Only the pooled values, and which of the four pixels each came from,
-are written; a window whose largest value is not positive is marked as dead.
+zeros), so that several are read at a time. Images of few channels are unrolled
+first: to each pixel belongs all that a column of the kernel sees from there down, so
+that the kernel is one pixel high and has that many channels. A program makes a
+tile of outputs of one copy: rows are pixels, including all four of a pooling window,
+columns are channels. Only the pooled values, and which of the four pixels each came
+from, are written; a window whose largest value is not positive is marked as dead.
 
-The backward pass spreads the gradient over the pixels again, inside a border of
-zeros: the gradient of the images is then an ordinary convolution with the
-flipped kernel, and that of the weights a product of images and gradient.
+The backward pass spreads the gradient over the pixels again. The gradient of the
+images is made of the pixels that each of them has a part in, and that of the weights
+is a product of images and gradient. The first block needs only the latter, which
+takes the windows' gradient as it is.
 
 In half precision, activations, gradients and a copy of the weights are stored
 in it; sums and the weights that are stepped stay in single precision. fp16 has
@@ -19,7 +22,7 @@ values that are too large are clipped; a copy in which that happened is marked.
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 import torch
 import triton
@@ -29,11 +32,18 @@ from fedast.training.kernels import convolution_kernels as kernels
 from fedast.training.kernels.net import Descent, Precision, gradient_scale
 
 CONVOLVE: dict[str, int] = {"BM": 128, "BK": 64, "num_warps": 4, "num_stages": 3}
+CONVOLVE_SHORT: dict[str, int] = {"BM": 128, "BK": 32, "num_warps": 4, "num_stages": 3}
+CONVOLVE_UNROLLED: dict[str, int] = {"BM": 256, "BK": 16, "num_warps": 4, "num_stages": 4}
+IMAGES: dict[str, int] = {"BM": 128, "BK": 64, "num_warps": 4, "num_stages": 3}
 WEIGHTS: dict[str, int] = {"BM": 64, "BK": 128, "num_warps": 4, "num_stages": 3}
+FIRST_WEIGHTS: dict[str, int] = {"BM": 16, "BK": 128, "num_warps": 4, "num_stages": 3}
 """Tiles, as measured on an H200 with the nets of the paper."""
 
-PROGRAMS = 1024
+PROGRAMS = 512
 """At least this many at a time keep a large GPU busy."""
+
+FEW = 4
+"""Images of so many channels are unrolled."""
 
 _LARGEST = torch.finfo(torch.float16).max
 
@@ -55,9 +65,8 @@ def _large(x: torch.Tensor) -> bool:
     return x[0].numel() >= 1 << 31
 
 
-def _padded(channels: int) -> int:
-    """The next multiple of four, except for one or two channels, where padding does not pay off."""
-    return channels if channels <= 2 else triton.cdiv(channels, 4) * 4
+def _padded(channels: int, to: int) -> int:
+    return int(triton.cdiv(channels, to)) * to
 
 
 @final
@@ -71,6 +80,7 @@ class _Block:
         descent: Descent,
         precision: Precision,
         *,
+        first: bool,
         last: bool,
     ) -> None:
         """``saturated`` has a mark for each copy, which is set when a value is clipped."""
@@ -78,149 +88,204 @@ class _Block:
         self._saturated = saturated
         self._keep = 1.0 - descent.rate * descent.decay
         self._copies = copies
-        self._used = layer.out_channels, layer.in_channels
-        self._in, self._out = _padded(layer.in_channels), _padded(layer.out_channels)
-        self._size = int(layer.kernel_size[0])
+        size = int(layer.kernel_size[0])
+        self._given = layer.weight.shape
+        self.unrolled = first and layer.in_channels <= FEW
+        self.size = size
+        self._high = 1 if self.unrolled else size
+        self._channels = layer.in_channels * (size if self.unrolled else 1)
+        self.ins = _padded(self._channels, 8 if self.unrolled else 4)
+        self.outs = _padded(layer.out_channels, 4)
         self._precision = "ieee" if precision == "fp32" else "tf32"
         self._limit = precision == "fp16"
         self.stored = _STORED[precision]
         self.gradient_scale = gradient_scale(self.stored)
         """Gradients between blocks are multiplied by this."""
         self._rate = descent.rate / self.gradient_scale
-        self._last = last
+        self._first, self._last = first, last
         new = layer.weight.new_zeros
-        shape = (copies, self._out, self._size, self._size, self._in)
+        shape = (copies, self.outs, self._high, self.size, self.ins)
         self._weight = new(shape)
-        self._bias = new((copies, self._out))
+        self._bias = new((copies, self.outs))
         half = self.stored != self._weight.dtype
         self._copy = new(shape, dtype=self.stored) if half else self._weight
         # In single precision, matrix units take the weights in one order only.
-        self._flipped = self._copy if half else new((copies, self._in, *shape[2:4], self._out))
-        self._wide: torch.Tensor | None = None
-        """The gradient of all pixels; its border stays zero."""
+        turn = not half and not first
+        self._turned = new((copies, self.ins, *shape[2:4], self.outs)) if turn else None
         self._x = self._y = self._place = self._weight
 
     def load(self, given: list[torch.Tensor]) -> None:
-        outs, ins = self._used
-        self._weight[:, :outs, :, :, :ins] = given[0].permute(0, 1, 3, 4, 2)
-        self._bias[:, :outs] = given[1]
+        order = (0, 1, 4, 3, 2) if self.unrolled else (0, 1, 3, 4, 2)
+        self._used()[:] = given[0].permute(order).reshape(self._used().shape)
+        self._bias[:, : self._given[0]] = given[1]
         bounded = self._weight
         if self._limit:
             bounded = bounded.clamp(-_LARGEST, _LARGEST)
             self._saturated |= (self._weight.abs() > _LARGEST).flatten(1).any(dim=1)
         self._copy.copy_(bounded)
-        if self._flipped is not self._copy:
-            self._flipped.copy_(bounded.permute(0, 4, 2, 3, 1).flip(2, 3))
+        if self._turned is not None:
+            self._turned.copy_(bounded.permute(0, 4, 2, 3, 1))
 
     def read(self) -> list[torch.Tensor]:
-        outs, ins = self._used
-        return [
-            self._weight[:, :outs, :, :, :ins].permute(0, 1, 4, 2, 3),
-            self._bias[:, :outs],
-        ]
+        outs, ins = self._given[:2]
+        weight = self._used()
+        if self.unrolled:  # from (copy, out, 1, column, row and channel)
+            weight = torch.unflatten(weight[:, :, 0], 3, (self.size, ins)).transpose(2, 3)
+        return [weight.permute(0, 1, 4, 2, 3), self._bias[:, :outs]]
+
+    def _used(self) -> torch.Tensor:
+        """The weights without what fills them up."""
+        return self._weight[:, : self._given[0], :, :, : self._channels]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(copy, sample, height, width, channel) to the same, pooled."""
         samples, height, width = x.shape[1:4]
-        pooled_h, pooled_w = (height - self._size + 1) // 2, (width - self._size + 1) // 2
+        pooled_h, pooled_w = (height - self._high + 1) // 2, (width - self.size + 1) // 2
         self._x = x
         self._y = x.new_empty(
-            (self._copies, samples, pooled_h, pooled_w, self._out),
+            (self._copies, samples, pooled_h, pooled_w, self.outs),
             dtype=torch.float32 if self._last else self.stored,
         )
         self._place = torch.empty_like(self._y, dtype=torch.uint8)
-        self._convolve(x, self._copy, self._y, pool=True)
+        k = self._high * self.size * self.ins
+        tile = CONVOLVE if k > 512 else CONVOLVE_SHORT if k > 128 else CONVOLVE_UNROLLED
+        rows = 4 * samples * pooled_h * pooled_w
+        kernels.convolve[(triton.cdiv(rows, tile["BM"]), self._copies)](
+            x, self._copy, self._bias, self._y, self._place, self._saturated, samples,
+            OUT_H=pooled_h, OUT_W=pooled_w, BN=_block(self.outs), PRECISION=self._precision,
+            LIMIT=self._limit, LARGE=_large(x), **self._shape(), **tile,
+        )  # fmt: skip
         return self._y
 
-    def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
-        """Gradients come and go scaled up, except that the last block gets its own unscaled."""
+    def backward(self, dy: torch.Tensor) -> torch.Tensor:
+        """The gradient of the images, unless they are the net's own inputs; gradients come and go
+        scaled up, except that the last block gets its own unscaled."""
+        scale = self.gradient_scale if self._last else 1.0
+        if self._first:
+            self._descend(*self._first_gradients(dy, scale))
+            return dy
         samples, pooled_h, pooled_w = dy.shape[1:4]
-        height, width = self._x.shape[2:4]
-        border = self._size - 1 if wants_dx else 0
-        high, broad = (side - self._size + 1 + 2 * border for side in (height, width))
-        shape = (self._copies, samples, high, broad, self._out)
-        if self._wide is None or self._wide.shape != shape:
-            self._wide = self._x.new_zeros(shape)
-        outs, block = samples * pooled_h * pooled_w, 32
-        sums = self._bias.new_empty(self._copies, triton.cdiv(outs, block), self._out)
-        kernels.spread[(sums.shape[1], self._copies)](
-            dy, self._place, self._wide, sums, self._saturated,
-            self.gradient_scale if self._last else 1.0, samples,
-            OUT_H=pooled_h, OUT_W=pooled_w, WIDE_H=high, WIDE_W=broad, BORDER=border,
-            OUT=self._out, BM=block, BN=_block(self._out), LIMIT=self._limit,
-            LARGE=_large(self._wide),
+        block = 32
+        wide = self._x.new_empty((self._copies, samples, 2 * pooled_h, 2 * pooled_w, self.outs))
+        tiles = triton.cdiv(samples * pooled_h * pooled_w, block)
+        sums = self._bias.new_empty(self._copies, tiles, self.outs)
+        kernels.spread[(tiles, self._copies)](
+            dy, self._place, wide, sums, self._saturated, scale, samples,
+            OUT_H=pooled_h, OUT_W=pooled_w, OUT=self.outs, BM=block, BN=_block(self.outs),
+            LIMIT=self._limit, LARGE=_large(wide),
         )  # fmt: skip
-        dx = dy
-        if wants_dx:
-            dx = torch.empty_like(self._x)
-            self._convolve(self._wide, self._flipped, dx, pool=False)
-        self._descend(self._wide, sums, border, flip=wants_dx)
+        dx = self._images(wide)
+        self._descend(self._gradients(wide), sums)
         return dx
 
     def forget(self) -> None:
         self._x = self._y = self._place = self._weight
 
-    def _convolve(
-        self, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, *, pool: bool
-    ) -> None:
-        samples, height, width, channels_in = x.shape[1:]
-        out_h, out_w, channels_out = y.shape[2:]
-        k = self._size * self._size * channels_in
-        tile = CONVOLVE | ({} if k > 512 else {"BK": 32})
-        if k <= 128:  # all in one pass
-            tile |= {"BK": _block(k), "num_stages": 1}
-        rows = (4 if pool else 1) * samples * out_h * out_w
-        kernels.convolve[(triton.cdiv(rows, tile["BM"]), self._copies)](
-            x, weight, self._bias, y, self._place, self._saturated, samples,
-            HEIGHT=height, WIDTH=width, OUT_H=out_h, OUT_W=out_w,
-            IN=channels_in, OUT=channels_out, SIZE=self._size, POOL=pool,
-            FLIP=not pool and weight is self._copy, BN=_block(channels_out),
-            PRECISION=self._precision, LIMIT=self._limit, LARGE=_large(x), **tile,
-        )  # fmt: skip
+    def _shape(self) -> dict[str, Any]:
+        return {
+            "HEIGHT": self._x.shape[2], "WIDTH": self._x.shape[3], "IN": self.ins,
+            "OUT": self.outs, "HIGH": self._high, "BROAD": self.size,
+        }  # fmt: skip
 
-    def _descend(self, wide: torch.Tensor, sums: torch.Tensor, border: int, *, flip: bool) -> None:
-        samples, pooled_h, pooled_w = self._y.shape[1:4]
+    def _images(self, wide: torch.Tensor) -> torch.Tensor:
+        samples, height, width = self._x.shape[1:4]
+        dx = torch.empty_like(self._x)
+        tile = IMAGES | {"BK": min(IMAGES["BK"], _block(self.outs))}
+        rows = tile.pop("BM")
+        # A patch of so many samples that its pixels are few: then many need the same of the kernel.
+        together = min(32, max(4, int(triton.next_power_of_2(samples))))
+        tall = 1 << ((rows // together).bit_length() - 1) // 2
+        broad = rows // together // tall
+        patches = triton.cdiv(height, tall) * triton.cdiv(width, broad)
+        kernels.images[(patches * triton.cdiv(samples, together), self._copies)](
+            wide, self._copy if self._turned is None else self._turned, dx, self._saturated,
+            samples, OUT_H=wide.shape[2], OUT_W=wide.shape[3], TURNED=self._turned is not None,
+            BS=together, BH=tall, BW=broad, BN=_block(self.ins), PRECISION=self._precision,
+            LIMIT=self._limit, LARGE=_large(wide) or _large(dx), **self._shape(), **tile,
+        )  # fmt: skip
+        return dx
+
+    def _gradients(self, wide: torch.Tensor) -> torch.Tensor:
+        """The gradients of the weights, in parts that are to be summed: (copy, part, ...)."""
+        rows = wide[0, ..., 0].numel()
+        tile, grid, share, parts = self._shares(WEIGHTS, rows)
+        kernels.weights[grid](
+            self._x, wide, parts, wide.shape[1], share, OUT_H=wide.shape[2], OUT_W=wide.shape[3],
+            BN=_block(self.outs), PRECISION=self._precision,
+            LARGE=_large(self._x) or _large(wide), **self._shape(), **tile,
+        )  # fmt: skip
+        return parts
+
+    def _first_gradients(self, dy: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same of a first block, with those of the bias."""
+        tile, grid, share, parts = self._shares(FIRST_WEIGHTS, dy[0, ..., 0].numel())
+        sums = self._bias.new_empty(*parts.shape[:2], self.outs)
+        kernels.first_weights[grid](
+            self._x, dy, self._place, parts, sums, self._saturated, scale, dy.shape[1], share,
+            OUT_H=dy.shape[2], OUT_W=dy.shape[3], BN=_block(self.outs), PRECISION=self._precision,
+            LIMIT=self._limit, LARGE=_large(self._x), **self._shape(), **tile,
+        )  # fmt: skip
+        return parts, sums
+
+    def _shares(
+        self, tile: dict[str, int], rows: int
+    ) -> tuple[dict[str, int], tuple[int, int, int], int, torch.Tensor]:
+        """Shares of the rows for programs that sum over them: tile, grid, rows of a share, and
+        where to put the sums."""
         k = self._weight[0, 0].numel()
-        tile = WEIGHTS | {"BK": min(WEIGHTS["BK"], _block(k))}
+        tile = tile | {"BK": min(tile["BK"], _block(k))}
         tiles = triton.cdiv(k, tile["BK"])
-        rows = 4 * samples * pooled_h * pooled_w
         # Enough programs to fill a large GPU, but none with less than a few tiles to sum.
         shares = min(triton.cdiv(PROGRAMS, tiles * self._copies), triton.cdiv(rows, 4 * tile["BM"]))
         share = triton.cdiv(rows, shares * tile["BM"]) * tile["BM"]
         shares = triton.cdiv(rows, share)
         parts = self._weight.new_empty(self._copies, shares, *self._weight.shape[1:])
-        kernels.weights[(tiles, self._copies, shares)](
-            self._x, wide, parts, samples, share,
-            HEIGHT=self._x.shape[2], WIDTH=self._x.shape[3],
-            OUT_H=2 * pooled_h, OUT_W=2 * pooled_w, WIDE_H=wide.shape[2], WIDE_W=wide.shape[3],
-            BORDER=border, IN=self._in, OUT=self._out, SIZE=self._size,
-            BN=_block(self._out), PRECISION=self._precision,
-            LARGE=_large(self._x) or _large(wide), **tile,
-        )  # fmt: skip
+        return tile, (tiles, self._copies, shares), share, parts
+
+    def _descend(self, parts: torch.Tensor, sums: torch.Tensor) -> None:
         count = self._weight[0].numel()
         kernels.descend[(triton.cdiv(count, 1024), self._copies)](
-            parts, sums, self._weight, self._bias, self._copy, self._flipped, self._saturated,
-            self._keep, self._rate, shares, sums.shape[1],
-            IN=self._in, OUT=self._out, SIZE=self._size, HALF=self._copy is not self._weight,
-            FLIP=flip and self._flipped is not self._copy, LIMIT=self._limit, BLOCK=1024,
-            BN=_block(self._out),
+            parts, sums, self._weight, self._bias, self._copy,
+            self._copy if self._turned is None else self._turned, self._saturated,
+            self._keep, self._rate, parts.shape[1], sums.shape[1],
+            IN=self.ins, OUT=self.outs, TAPS=self._high * self.size,
+            HALF=self._copy is not self._weight, TURN=self._turned is not None,
+            LIMIT=self._limit, BLOCK=1024, BN=_block(self.outs),
         )  # fmt: skip
 
 
 @final
 class ConvPools:
-    """Blocks of convolution, ReLU and 2x2 max pooling, one after another."""
+    """Blocks of convolution, ReLU and 2x2 max pooling, one after another, at the start of a net:
+    nobody wants the gradient of their inputs."""
 
     def __init__(
-        self, layers: list[nn.Conv2d], copies: int, descent: Descent, precision: Precision
+        self,
+        layers: list[nn.Conv2d],
+        copies: int,
+        descent: Descent,
+        precision: Precision,
+        *,
+        channels_last: bool = False,
     ) -> None:
+        """``channels_last``: so they stay, in the outputs and in what comes back for them."""
         marks = layers[0].weight.new_zeros(copies, dtype=torch.int32)
         self.saturated = marks if precision == "fp16" else None
         self._blocks = [
-            _Block(layer, marks, descent, precision, last=layer is layers[-1]) for layer in layers
-        ]
-        self._ins, self._outs = layers[0].in_channels, layers[-1].out_channels
+            _Block(
+                layer, marks, descent, precision,
+                first=layer is layers[0], last=layer is layers[-1],
+            )
+            for layer in layers
+        ]  # fmt: skip
+        self._channels_last = channels_last
+        self._outs = layers[-1].out_channels
         self.parameters = 2 * len(layers)
+
+    @property
+    def takes(self) -> torch.dtype:
+        """The type that inputs are turned into."""
+        return self._blocks[0].stored
 
     def load(self, given: list[torch.Tensor]) -> None:
         if self.saturated is not None:
@@ -232,29 +297,49 @@ class ConvPools:
         return [part for block in self._blocks for part in block.read()]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = _channels_last(x, self._blocks[0].stored)
+        first = self._blocks[0]
+        x = _unrolled(x, first) if first.unrolled else _channels_last(x, first.ins, first.stored)
         for block in self._blocks:
             x = block.forward(x)
-        return x[..., : self._outs].permute(0, 1, 4, 2, 3).contiguous()
+        x = x[..., : self._outs]
+        return x if self._channels_last else x.permute(0, 1, 4, 2, 3).contiguous()
 
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
-        dy = _channels_last(dy, dy.dtype)
-        for number in reversed(range(len(self._blocks))):
-            dy = self._blocks[number].backward(dy, wants_dx or number > 0)
-        if not wants_dx:
-            return dy
-        dx = dy[..., : self._ins].permute(0, 1, 4, 2, 3)
-        return dx.float() / self._blocks[0].gradient_scale
+        assert not wants_dx
+        wide = self._blocks[-1].outs
+        if self._channels_last and wide == self._outs:
+            dy = dy.contiguous()
+        else:
+            dy = dy.permute(0, 1, 4, 2, 3) if self._channels_last else dy
+            dy = _channels_last(dy, wide, dy.dtype)
+        for block in reversed(self._blocks):
+            dy = block.backward(dy)
+        return dy
 
     def forget(self) -> None:
         for block in self._blocks:
             block.forget()
 
 
-def _channels_last(x: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
-    """(copy, sample, channel, height, width) to channels last, padded."""
+def _unrolled(x: torch.Tensor, block: _Block) -> torch.Tensor:
+    """(copy, sample, channel, height, width) to pixels with what a column of the kernel sees."""
+    copies, samples, channels, height, width = x.shape
+    x = x.contiguous()
+    out_h = height - block.size + 1
+    columns = x.new_empty((copies, samples, out_h, width, block.ins), dtype=block.stored)
+    pixels, tile = columns.numel() // block.ins, 128
+    kernels.unroll[(triton.cdiv(pixels, tile),)](
+        x, columns, pixels, channels * height * width, height * width,
+        OUT_H=out_h, WIDTH=width, CHANNELS=channels, SIZE=block.size, IN=block.ins,
+        BM=tile, BN=_block(block.ins),
+    )  # fmt: skip
+    return columns
+
+
+def _channels_last(x: torch.Tensor, wide: int, stored: torch.dtype) -> torch.Tensor:
+    """(copy, sample, channel, height, width) to channels last, filled up to ``wide``."""
     channels, last = x.shape[2], x.permute(0, 1, 3, 4, 2)
-    shape, wide = last.shape[:-1], _padded(channels)
+    shape = last.shape[:-1]
     y = (x.new_empty if wide == channels else x.new_zeros)((*shape, wide), dtype=stored)
     y[..., :channels] = last
     return y

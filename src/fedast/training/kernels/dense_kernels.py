@@ -39,12 +39,15 @@ def forward(
 
 @triton.jit(do_not_specialize=["samples"])
 def backward(
-    dy, y, x, weight, bias, dx, samples, keep, rate,
-    IN: tl.constexpr, OUT: tl.constexpr, RELU: tl.constexpr, WANTS_DX: tl.constexpr,
+    dy, x, weight, bias, dx, samples, keep, rate,
+    IN: tl.constexpr, OUT: tl.constexpr, WANTS_DX: tl.constexpr, AFTER_RELU: tl.constexpr,
     BS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Some inputs of one copy with all of their weights: the gradient of these inputs, from the
-    weights as they were, and a step of the weights. The first program also steps the bias."""
+    weights as they were, and a step of the weights. The first program also steps the bias.
+
+    AFTER_RELU: the inputs are a ReLU's outputs, and their gradient is passed through it.
+    """
     copy = tl.program_id(1).to(tl.int64)
     s = tl.arange(0, BS)
     k = tl.program_id(0) * BK + tl.arange(0, BK)
@@ -52,14 +55,12 @@ def backward(
     place = (copy * samples + s)[:, None] * IN + k[None, :]
     a = tl.load(x + place, mask=seen, other=0.0)
     weight += copy * OUT * IN
+    dy += copy * samples * OUT
     total = tl.zeros((BS, BK), dtype=tl.float32)
     for first in range(0, OUT, BN):
         n = first + tl.arange(0, BN)
-        at = (copy * samples + s)[:, None] * OUT + n[None, :]
         known = (s < samples)[:, None] & (n < OUT)[None, :]
-        d = tl.load(dy + at, mask=known, other=0.0)
-        if RELU:  # a NaN is not smaller than zero either
-            d = tl.where(tl.load(y + at, mask=known, other=0.0) <= 0.0, 0.0, d)
+        d = tl.load(dy + s[:, None] * OUT + n[None, :], mask=known, other=0.0)
         square = (n < OUT)[:, None] & (k < IN)[None, :]
         where = weight + n[:, None] * IN + k[None, :]
         w = tl.load(where, mask=square, other=0.0)
@@ -67,11 +68,17 @@ def backward(
             total = tl.dot(d, w, total, input_precision="tf32")
         step = tl.dot(tl.trans(d), a, input_precision="tf32")
         tl.store(where, w * keep - step * rate, mask=square)
-        mine = n + tl.program_id(0) * OUT < OUT  # none but in the first program
-        b = tl.load(bias + copy * OUT + n, mask=mine, other=0.0)
-        tl.store(bias + copy * OUT + n, b * keep - tl.sum(d, axis=0) * rate, mask=mine)
     if WANTS_DX:
+        if AFTER_RELU:  # a NaN is not smaller than zero either
+            total = tl.where(a <= 0.0, 0.0, total)
         tl.store(dx + place, total, mask=seen)
+    if tl.program_id(0) == 0:
+        for first in range(0, OUT, BN):
+            n = first + tl.arange(0, BN)
+            known = (s < samples)[:, None] & (n < OUT)[None, :]
+            d = tl.load(dy + s[:, None] * OUT + n[None, :], mask=known, other=0.0)
+            b = tl.load(bias + copy * OUT + n, mask=n < OUT, other=0.0)
+            tl.store(bias + copy * OUT + n, b * keep - tl.sum(d, axis=0) * rate, mask=n < OUT)
 
 
 @triton.jit(do_not_specialize=["samples"])

@@ -28,6 +28,8 @@ class GeneralNet:
     """Trained parameters and floating-point buffers have a row per copy. Frozen parameters and
     integer buffers (counters, masks) are kept once: they are the same for all."""
 
+    takes = None
+
     def __init__(
         self,
         module: nn.Module,

@@ -51,7 +51,11 @@ class Layer(Protocol):
 class Linear:
     parameters = 2
 
-    def __init__(self, layer: nn.Linear, copies: int, descent: Descent) -> None:
+    def __init__(
+        self, layer: nn.Linear, copies: int, descent: Descent, *, channels: int = 1
+    ) -> None:
+        """``channels``: so many are the last axis of the inputs, not their first."""
+        self._channels = channels
         self.keep = 1.0 - descent.rate * descent.decay
         self.rate = descent.rate
         self.weight = layer.weight.new_zeros((copies, *layer.weight.shape))
@@ -61,11 +65,15 @@ class Linear:
         self.x = self.weight
 
     def load(self, given: Tensors) -> None:
-        self.weight.copy_(given[0])
+        self._as_given().copy_(given[0].view_as(self._as_given()))
         self.bias.copy_(given[1][:, None])
 
     def read(self) -> Tensors:
-        return [self.weight, self.bias[:, 0]]
+        return [self._as_given().reshape_as(self.weight), self.bias[:, 0]]
+
+    def _as_given(self) -> torch.Tensor:
+        """The weights in the model's own order: (copy, out, channel, the rest of an input)."""
+        return torch.unflatten(self.weight, 2, (-1, self._channels)).transpose(2, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.x = x
@@ -140,12 +148,17 @@ class LayeredNet:
     lr = None
 
     def __init__(
-        self, layers: Sequence[Layer], layout: Layout, saturated: torch.Tensor | None = None
+        self,
+        layers: Sequence[Layer],
+        layout: Layout,
+        saturated: torch.Tensor | None = None,
+        takes: torch.dtype | None = None,
     ) -> None:
         self.layers = layers
         self.layout = layout
         self.saturated = saturated
         """The marks of layers that compute in fp16."""
+        self.takes = takes
         self._first = next(place for place, layer in enumerate(layers) if layer.parameters)
 
     def load(self, flat: torch.Tensor) -> None:
@@ -193,13 +206,17 @@ def layered(
     layers: list[Layer] = []
     saturated: torch.Tensor | None = None
     convolutions = with_kernels(module)
+    channels = 1
+    takes: torch.dtype | None = None
     if convolutions:
         from fedast.training.kernels.convolution import ConvPools  # needs Triton
 
-        blocks = ConvPools(convolutions, copies, descent, precision)
-        layers.append(blocks)
-        saturated = blocks.saturated
         parts = parts[3 * len(convolutions) :]
+        if len(parts) > 1 and _is_flatten(parts[0]) and type(parts[1]) is nn.Linear:
+            channels = convolutions[-1].out_channels  # which come last until then
+        blocks = ConvPools(convolutions, copies, descent, precision, channels_last=channels > 1)
+        layers.append(blocks)
+        saturated, takes = blocks.saturated, blocks.takes
     parts = _pool_first(parts)
     while parts:
         if _is_dense(parts[0], precision):
@@ -207,16 +224,21 @@ def layered(
 
             _all_trained(parts[0])
             relu = len(parts) > 1 and type(parts[1]) is nn.ReLU and not is_hooked(parts[1])
-            layers.append(Dense(parts[0], copies, descent, relu=relu))
-            parts = parts[2 if relu else 1 :]
+            dense = Dense(parts[0], copies, descent, relu=relu, channels=channels)
+            if layers and isinstance(layers[-1], Dense):
+                dense.follow(layers[-1])
+            layers.append(dense)
+            parts, channels = parts[2 if relu else 1 :], 1
         elif _is_block(parts) and isinstance(parts[0], nn.Conv2d) and windows.fits(parts[0]):
             _all_trained(parts[0])
             layers.append(windows.ConvPool(parts[0], copies, descent))
             parts = parts[3:]
         else:
-            layers.append(_layer(parts[0], copies, descent))
+            layers.append(_layer(parts[0], copies, descent, channels))
+            if type(parts[0]) is nn.Linear:
+                channels = 1
             parts = parts[1:]
-    return LayeredNet(layers, Layout.of(module), saturated)
+    return LayeredNet(layers, Layout.of(module), saturated, takes)
 
 
 def with_kernels(module: nn.Module) -> list[nn.Conv2d]:
@@ -292,16 +314,22 @@ def _all_trained(part: nn.Module) -> None:
         raise Unstackable("a parameter is frozen")
 
 
-def _layer(part: nn.Module, copies: int, descent: Descent) -> Layer:
+def _is_flatten(part: nn.Module) -> bool:
+    return (
+        type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1)
+    ) and not is_hooked(part)
+
+
+def _layer(part: nn.Module, copies: int, descent: Descent, channels: int) -> Layer:
     _all_trained(part)
     if type(part) not in _KNOWN or is_hooked(part):  # a subclass may do something else
         raise Unstackable(f"{type(part).__name__} is not one of the known layers")
     match part:
         case nn.Linear() if part.bias is not None:
-            return Linear(part, copies, descent)
+            return Linear(part, copies, descent, channels=channels)
         case nn.ReLU():
             return ReLU()
-        case nn.Flatten(start_dim=1, end_dim=-1):
+        case nn.Flatten() if _is_flatten(part):
             return Flatten()
         case nn.MaxPool2d() if _plain_pool(part):
             return MaxPool()

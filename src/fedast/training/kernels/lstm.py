@@ -1,15 +1,13 @@
 """Hand-written stacked copies of the character LSTM.
 
-The state starts at zero and only the last output counts. The embedding is
-multiplied by the input weights before the loop, into a table with a row per
-symbol; the loop has one matrix product and one cell per character, and so has
-the backward pass (on a GPU each is one kernel). After it, the gradients of all
-weights are matrix products over all characters.
+The state starts at zero and only the last output counts. The loop has one matrix
+product and one cell per character, and so has the backward pass (on a GPU each is one
+kernel). After it, the gradients of all weights are a matrix product over all characters.
 """
 
 from __future__ import annotations
 
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import torch
 
@@ -23,6 +21,11 @@ from fedast.training.kernels.net import (
     gradient_scale,
 )
 
+if TYPE_CHECKING:
+    from fedast.training.kernels.half_cell import Operands
+
+_HALF = ("fp16", "bf16")
+
 
 def with_kernels(module: CharLSTM) -> bool:
     return module.out.weight.is_cuda and module.out.weight.dtype == torch.float32
@@ -30,17 +33,18 @@ def with_kernels(module: CharLSTM) -> bool:
 
 def usable_precision(module: CharLSTM, precision: Precision) -> Precision:
     """``precision``, or TF32 if the device has too little shared memory for half precision."""
-    if precision not in ("fp16", "bf16") or not with_kernels(module):
+    if precision not in _HALF or not with_kernels(module):
         return precision
-    from fedast.training.kernels.cell import has_room  # needs Triton
+    from fedast.training.kernels.half_cell import has_room  # needs Triton
 
-    device = module.out.weight.device.index or 0
-    return precision if has_room(module.lstm.hidden_size, device) else "tf32"
+    device, embedded = module.out.weight.device.index or 0, module.embedding.embedding_dim
+    return precision if has_room(module.lstm.hidden_size, embedded, device) else "tf32"
 
 
 @final
 class CharLSTMNet:
     lr = None
+    takes = None
 
     def __init__(
         self, module: CharLSTM, copies: int, descent: Descent, precision: Precision = "fp32"
@@ -78,46 +82,53 @@ class CharLSTMNet:
     @torch.no_grad()
     def scores(self, inputs: torch.Tensor) -> torch.Tensor:
         """The copies' outputs for these samples; only with the kernels, in half precision."""
-        from fedast.training.kernels.cell import last_states
+        from fedast.training.kernels import half_cell  # needs Triton
 
-        w_state, w_out, b_out = (self._parameters[place] for place in (2, 5, 6))
-        states = last_states(self._table(), inputs.contiguous(), w_state, self._precision)
+        *_, w_out, b_out = self._parameters
+        states = half_cell.last_states(self._operands(), inputs.contiguous())
         return torch.baddbmm(b_out[:, None], states, w_out.mT)
-
-    def _table(self) -> torch.Tensor:
-        """What each symbol adds to the gates: (copy, symbol, 4 hidden)."""
-        embedding, w_in, _, b_in, b_state, _, _ = self._parameters
-        return torch.baddbmm((b_in + b_state)[:, None], embedding, w_in.mT)
 
     @torch.no_grad()
     def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         embedding, w_in, _, _, _, w_out, b_out = self._parameters
         copies, samples, length = inputs.shape
         hidden, symbols = self._hidden, embedding.shape[1]
-        table = self._table()
-        # In half precision, rows that begin at multiples of 16 bytes are multiplied twice as fast.
-        width = hidden if self._stored != torch.float16 else -(-hidden // 8) * 8
-        states = table.new_empty(copies, length + 1, samples, width, dtype=self._stored)
-        cells = states.new_empty(copies, length + 1, samples, hidden)
+        # A row of a character: its code, one-hot, and the state before it. So one product makes the
+        # gradients by both. In half precision both begin at multiples of 32 bytes, which is faster.
+        unit = 16 if self._stored == torch.float16 else 1
+        start, end = -(-symbols // unit) * unit, -(-hidden // unit) * unit
+        rows = embedding.new_empty((copies, length + 1, samples, start + end), dtype=self._stored)
+        states = rows[..., start : start + hidden]
+        cells = rows.new_empty(copies, length + 1, samples, hidden)
         states[:, 0], cells[:, 0] = 0.0, 0.0
-        gates = states.new_empty(copies, length, samples, 4 * hidden)
-        self._forward(table, inputs, states, cells, gates)
-        last = states[:, length, :, :hidden].to(table.dtype)
+        gates = rows.new_empty(copies, length, samples, 4 * hidden)
+        if self._kernels and self._precision in _HALF:
+            from fedast.training.kernels import half_cell  # needs Triton
+
+            operands, codes = self._operands(), inputs.contiguous()
+            half_cell.write_hot(codes, rows, symbols)
+            half_cell.run_forward(operands, codes, states, cells, gates)
+        else:
+            rows[:, :length, :, :start].zero_().scatter_(3, inputs.mT[..., None], 1.0)
+            self._forward(inputs, states, cells, gates)
+        last = states[:, length].to(embedding.dtype)
         scores = torch.baddbmm(b_out[:, None], last, w_out.mT)
         losses, d_scores = cross_entropy(scores, labels)
-        d_gates = self._backward(torch.bmm(d_scores, w_out), cells, gates)
-        # All characters of all samples, one after another.
+        d_last = torch.bmm(d_scores, w_out)
+        if self._kernels and self._precision in _HALF:
+            d_gates = half_cell.run_backward(d_last, operands, cells, gates, self._marks)
+        else:
+            d_gates = self._backward(d_last, cells, gates)
         d_all = d_gates.view(copies, length * samples, 4 * hidden)
-        before = states[:, :-1].flatten(1, 2)
-        hot = d_all.new_zeros(copies, length * samples, symbols)
-        hot.scatter_(2, inputs.mT.reshape(copies, -1, 1), 1.0)
-        scale = gradient_scale(d_all.dtype)
-        d_table = _product(hot.mT, d_all) / scale
+        found = _product(d_all.mT, rows[:, :-1].flatten(1, 2))
+        if self._kernels and self._precision in _HALF:
+            found = half_cell.in_order(found, gates.dtype)
+        found /= gradient_scale(gates.dtype)
+        d_table, d_w_state = found[:, :, :symbols].mT, found[:, :, start : start + hidden]
         d_bias = d_table.sum(dim=1)
         d_embedding = torch.bmm(d_table, w_in)
         d_w_in = torch.bmm(d_table.mT, embedding)
         d_w_out = torch.bmm(d_scores.mT, last)
-        d_w_state = _product(d_all.mT, before)[:, :, :hidden] / scale
         torch._foreach_mul_(self._parameters, self._keep)
         torch._foreach_add_(
             self._parameters,
@@ -127,15 +138,12 @@ class CharLSTMNet:
         return losses
 
     def _forward(
-        self,
-        table: torch.Tensor,
-        codes: torch.Tensor,
-        states: torch.Tensor,
-        cells: torch.Tensor,
-        gates: torch.Tensor,
+        self, codes: torch.Tensor, states: torch.Tensor, cells: torch.Tensor, gates: torch.Tensor
     ) -> None:
         """Fill states, cells and gates (input, forget, candidate, output; after activation)."""
-        weight = self._parameters[2]
+        embedding, w_in, weight, b_in, b_state, _, _ = self._parameters
+        # What each symbol adds to the gates: (copy, symbol, 4 hidden).
+        table = torch.baddbmm((b_in + b_state)[:, None], embedding, w_in.mT)
         if self._kernels:
             from fedast.training.kernels.cell import run_forward  # needs Triton
 
@@ -155,9 +163,9 @@ class CharLSTMNet:
     ) -> torch.Tensor:
         weight = self._parameters[2]
         if self._kernels:
-            from fedast.training.kernels.cell import run_backward
+            from fedast.training.kernels.cell import run_backward  # needs Triton
 
-            return run_backward(d_state, weight, cells, gates, self._marks, self._precision)
+            return run_backward(d_state, weight, cells, gates, self._precision)
         d_gates = torch.empty_like(gates)
         d_cell = torch.zeros_like(d_state)
         for t in reversed(range(gates.shape[1])):
@@ -176,6 +184,13 @@ class CharLSTMNet:
             d_cell = d * f
             d_state = torch.bmm(d_gates[:, t], weight)
         return d_gates
+
+    def _operands(self) -> Operands:
+        from fedast.training.kernels.half_cell import join  # needs Triton
+
+        embedding, w_in, w_state, b_in, b_state, _, _ = self._parameters
+        biases = b_in, b_state
+        return join(w_state, w_in, biases, embedding, self._marks, self._precision)
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -44,6 +44,11 @@ class Net(Protocol):
         ...
 
     @property
+    def takes(self) -> torch.dtype | None:
+        """The type that inputs are turned into first; None if they are taken as they are."""
+        ...
+
+    @property
     def lr(self) -> torch.Tensor | None:
         """The learning rate of each copy's next step, to be written to; None if it is constant."""
         ...
