@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, TypeGuard, final
 
 import torch
 
-from fedast.learner.inference import Inference, inference
+from fedast.learner.inference import Inference, KernelInference, inference
 from fedast.learner.protocol import Evaluation
 from fedast.tasks.dataset import Dataset
 from fedast.tasks.metrics import MetricOptions
@@ -18,6 +18,8 @@ Part: TypeAlias = Literal["test", "final_test"]
 """The test set that decides, and the larger one of the end."""
 Spread: TypeAlias = Callable[..., list[Any]]
 """``AheadTrainer.spread``."""
+Meanwhile: TypeAlias = Callable[[], bool]
+"""Does a little of something useful, while a GPU works; false if there is nothing left to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,54 @@ class _Batch:
     """How many sums each metric has."""
     outputs: tuple[torch.Tensor, torch.Tensor] | None
     """With their labels, on the CPU; None unless a metric needs those of all samples at once."""
+
+
+@final
+class CapturedEvaluation:
+    """The evaluation of any parameters on one dataset as one graph, which the host starts and then
+    has time."""
+
+    def __init__(
+        self, device_task: DeviceTask, model: Inference, dataset: Dataset, batch: int
+    ) -> None:
+        """Raises ``RuntimeError`` if the host is needed in between."""
+        self._device_task = device_task
+        self._count = len(dataset)
+        self._vector = device_task.model.read()
+        indices = torch.split(torch.arange(self._count, device=self._vector.device), batch)
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # lazy initialisations must not be captured
+            self._run(model, dataset, indices)
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._found = self._run(model, dataset, indices)
+        self._sums = torch.empty_like(self._found.sums, device="cpu").pin_memory()
+        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    @torch.no_grad()
+    def _run(self, model: Inference, dataset: Dataset, indices: Sequence[torch.Tensor]) -> _Batch:
+        model.load(self._vector)
+        return _summed(_measured(self._device_task, model, dataset, part) for part in indices)
+
+    def __call__(self, vector: torch.Tensor, meanwhile: Meanwhile) -> Evaluation:
+        self._vector.copy_(vector)
+        self._graph.replay()
+        self._sums.copy_(self._found.sums, non_blocking=True)
+        self._done.record()
+        while not self._done.query() and meanwhile():  # type: ignore[no-untyped-call]
+            pass
+        self._done.synchronize()
+        return _finished(self._device_task, replace(self._found, sums=self._sums), self._count)
+
+
+def can_be_captured(model: Inference, device_task: DeviceTask) -> TypeGuard[KernelInference]:
+    """Whether it is worth a try: on a GPU, with a net that does not need the host, and metrics that
+    are sums."""
+    return isinstance(model, KernelInference) and all(
+        metric.whole() is None for metric in _metrics(device_task)
+    )
 
 
 @torch.no_grad()
@@ -45,7 +95,7 @@ def measure(
         device = device_task.model.parameters[0].device
         indices = torch.arange(len(dataset), device=device)
     parts = (_measured(device_task, model, dataset, part) for part in torch.split(indices, batch))
-    return _finished(device_task, parts, len(indices))
+    return _finished(device_task, _summed(parts), len(indices))
 
 
 def measure_in_pieces(
@@ -59,7 +109,7 @@ def measure_in_pieces(
     count = len(getattr(device_task.task, part))
     pieces = [(part, start, min(start + batch, count)) for start in range(0, count, batch)]
     parts = spread(device_task.task.name, vector, measured_batch, pieces)
-    return _finished(device_task, parts, count)
+    return _finished(device_task, _summed(parts), count)
 
 
 @torch.no_grad()
@@ -111,7 +161,7 @@ def _measured(
     )
 
 
-def _finished(device_task: DeviceTask, batches: Iterable[_Batch], count: int) -> Evaluation:
+def _summed(batches: Iterable[_Batch]) -> _Batch:
     sums: torch.Tensor | None = None
     sizes: tuple[int, ...] = ()
     kept: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -121,16 +171,21 @@ def _finished(device_task: DeviceTask, batches: Iterable[_Batch], count: int) ->
         if batch.outputs is not None:
             kept.append(batch.outputs)
     assert sums is not None, "a test set has samples"
+    outputs = [torch.cat(column) for column in zip(*kept, strict=True)]
+    return _Batch(sums, sizes, (outputs[0], outputs[1]) if outputs else None)
+
+
+def _finished(device_task: DeviceTask, found: _Batch, count: int) -> Evaluation:
     # The only place where the host waits for the device.
-    *means, loss = (total / count for total in sums.tolist())
-    own = tuple(means[: sizes[0]])
+    *means, loss = (total / count for total in found.sums.tolist())
+    own = tuple(means[: found.sizes[0]])
     values = []
-    for metric, size in zip(_metrics(device_task), sizes, strict=True):
+    for metric, size in zip(_metrics(device_task), found.sizes, strict=True):
         mine, means = means[:size], means[size:]
         whole = metric.whole()
         if whole is None:
             values.append(metric.finish(mine))
         else:
-            outputs, labels = (torch.cat(column) for column in zip(*kept, strict=True))
-            values.append(float(whole(outputs, labels)))  # type: ignore[arg-type]
+            assert found.outputs is not None
+            values.append(float(whole(*found.outputs)))  # type: ignore[arg-type]
     return Evaluation(values[0], loss, own, more=tuple(values[1:]))

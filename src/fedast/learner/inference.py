@@ -34,6 +34,9 @@ class Inference(Protocol):
 class Scoring(Protocol):
     """A hand-written net that can also give outputs."""
 
+    @property
+    def takes(self) -> torch.dtype | None: ...
+
     def load(self, flat: torch.Tensor) -> None: ...
 
     def scores(self, inputs: torch.Tensor) -> torch.Tensor: ...
@@ -63,6 +66,7 @@ class KernelInference:
 
     def __init__(self, net: Scoring) -> None:
         self._net = net
+        self.takes = net.takes
 
     def load(self, flat: torch.Tensor) -> None:
         self._net.load(flat[None])

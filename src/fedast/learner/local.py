@@ -8,12 +8,14 @@ it, so a request that is cancelled or lost before costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias, final
 
 import torch
 
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
+from fedast.core.streams import Stream
 from fedast.learner.evaluation import Spread
 from fedast.learner.inference import MakeInference, ModuleInference
 from fedast.learner.models import ServerModels
@@ -21,7 +23,16 @@ from fedast.learner.protocol import Evaluation
 from fedast.learner.replay import check_all_used
 from fedast.learner.requests import OpenRequest, OpenRequests
 from fedast.tasks.task import OutOfMemory, Task
-from fedast.training.trainer import AheadTrainer, DeviceTask, Job, SerialTrainer, Trainer, Update
+from fedast.training.trainer import (
+    AheadTrainer,
+    DeviceTask,
+    Drawn,
+    Job,
+    SerialTrainer,
+    Trainer,
+    Update,
+    batches_of,
+)
 
 MakeTrainer: TypeAlias = Callable[[Mapping[TaskName, DeviceTask], int], Trainer]
 """Makes a trainer for tasks on a device and a run's seed."""
@@ -50,6 +61,7 @@ class LocalLearner:
         self._requests = OpenRequests(names, variance_window)
         self._untrained: dict[TaskName, dict[RequestId, None]] = {name: {} for name in names}
         """In the order of their dispatch. Each keeps its model version alive."""
+        self._streams = {name: Stream.of(seed, "train", name) for name in names}
         self._trainer = trainer(self._models.device_tasks, seed)
         self._ahead = self._trainer if isinstance(self._trainer, AheadTrainer) else None
 
@@ -88,7 +100,7 @@ class LocalLearner:
 
     def evaluate(self, task: TaskName) -> Evaluation:
         self._plan()
-        return self._models.evaluate(task, self._spread(task))
+        return self._models.evaluate(task, self._spread(task), partial(next, self._draws(), False))
 
     def final_evaluation(self, task: TaskName) -> Evaluation | None:
         """The task's result on its larger test set, if it has one."""
@@ -180,7 +192,18 @@ class LocalLearner:
     def _job(self, task: TaskName, request: RequestId) -> Job:
         entry = self._requests[request]
         base = self._models.stores[task][entry.version]
-        return Job(request, entry.client, base, entry.version)
+        return Job(request, entry.client, base, entry.version, entry.drawn)
+
+    def _draws(self) -> Iterator[bool]:
+        """Draw mini-batches of open requests, as their training would; each time those of one."""
+        for task, untrained in self._untrained.items():
+            device_task = self._models.device_tasks[task]
+            for request in untrained:
+                entry = self._requests[request]
+                if entry.drawn is None:
+                    job = self._job(task, request)
+                    entry.drawn = Drawn(*batches_of(device_task, self._streams[task], job))
+                    yield True
 
     def _plan(self) -> None:
         """Let a trainer that can begin with what is open, of all tasks.
@@ -203,6 +226,7 @@ class LocalLearner:
 
     def _trained(self, task: TaskName, request: RequestId) -> None:
         del self._untrained[task][request]
+        self._requests[request].drawn = None
         self._models.stores[task].release(self._requests[request].version)
 
     def _forget(self, task: TaskName, closed: Mapping[RequestId, OpenRequest]) -> None:

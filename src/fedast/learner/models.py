@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
@@ -13,14 +14,25 @@ from fedast.aggregation.averaging import RunningAverage
 from fedast.aggregation.calibration import NoRoom
 from fedast.aggregation.server import Server
 from fedast.core.protocol import ClientId, TaskName, Version
-from fedast.learner.evaluation import Part, Spread, measure, measure_in_pieces
+from fedast.learner.evaluation import (
+    CapturedEvaluation,
+    Meanwhile,
+    Part,
+    Spread,
+    can_be_captured,
+    measure,
+    measure_in_pieces,
+)
 from fedast.learner.inference import MakeInference
 from fedast.learner.protocol import Evaluation
 from fedast.learner.requests import OpenRequest
 from fedast.learner.versions import VersionStore
 from fedast.tasks.dataset import Dataset
 from fedast.tasks.task import BadTask, OutOfMemory, Task
+from fedast.training.prepared import prepared
 from fedast.training.trainer import DeviceTask, Update
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +43,15 @@ class Snapshot:
     memory: Mapping[str, torch.Tensor]
 
 
+_MARKS = 1000
+"""So many are kept before they are summed."""
 _AVERAGE = "average"
 """In a snapshot's memory: the running average of the models."""
 _TEST_BATCH = {"cpu": 2000, "cuda": 20_000}
+
+
+def _nothing() -> bool:
+    return False
 
 
 @final
@@ -72,8 +90,10 @@ class ServerModels:
         }
         self._evaluations = dict.fromkeys(self._averages, 0)
         """So far, of the averages: every so many-th is also made of the newest model."""
-        self._saturated: dict[TaskName, torch.Tensor] = {}
-        """Counts on the device; reading one would make the host wait."""
+        self._graphs: dict[TaskName, CapturedEvaluation | None] = {}
+        self._saturated: dict[TaskName, list[torch.Tensor]] = {}
+        """Counts and marks on the device, to be summed when they are asked for: reading one would
+        make the host wait."""
         self._test_batch = _TEST_BATCH[device.type]
         self._norms: dict[TaskName, tuple[torch.Tensor, float]] = {}
         """The newest models' norms, as every update is compared with them."""
@@ -114,7 +134,7 @@ class ServerModels:
     def saturated(self) -> dict[TaskName, int]:
         """Aggregated updates in which a value was clipped because it was too large for fp16, by
         task; only tasks trained in fp16 are listed."""
-        return {name: int(count) for name, count in self._saturated.items()}
+        return {name: int(self._count_of(name)) for name in self._saturated}
 
     def step(
         self,
@@ -185,10 +205,13 @@ class ServerModels:
         spread = (deltas - mean).square().sum(dim=1).mean()
         return float(spread / mean.square().sum())
 
-    def evaluate(self, task: TaskName, spread: Spread | None = None) -> Evaluation:
-        """How the task's result does on its test set; ``spread`` has others do it."""
+    def evaluate(
+        self, task: TaskName, spread: Spread | None = None, meanwhile: Meanwhile = _nothing
+    ) -> Evaluation:
+        """How the task's result does on its test set; ``spread`` has others do it, ``meanwhile``
+        is called while a GPU does it."""
         device_task = self.device_tasks[task]
-        found = self._measure(task, "test", self.result(task), spread)
+        found = self._measure(task, "test", self.result(task), spread, meanwhile)
         if task not in self._averages:
             return found
         every = device_task.task.server.averaging.raw_every
@@ -196,7 +219,7 @@ class ServerModels:
         self._evaluations[task] += 1
         if not due:
             return found
-        raw = self._measure(task, "test", self.parameters(task), spread)
+        raw = self._measure(task, "test", self.parameters(task), spread, meanwhile)
         return replace(found, raw=(raw.metric, raw.loss))
 
     def final_evaluation(self, task: TaskName, spread: Spread | None = None) -> Evaluation | None:
@@ -216,7 +239,7 @@ class ServerModels:
                 tensors[f"{number}.average"] = self._averages[name].value
                 tensors[f"{number}.evaluations"] = torch.tensor(self._evaluations[name])
             if name in self._saturated:
-                tensors[f"{number}.saturated"] = self._saturated[name]
+                tensors[f"{number}.saturated"] = self._count_of(name)
         return tensors
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> set[str]:
@@ -242,7 +265,7 @@ class ServerModels:
                     used.add(key)
             key = f"{number}.saturated"
             if key in tensors:
-                self._saturated[name] = tensors[key].to(self._device)
+                self._saturated[name] = [tensors[key].to(self._device)]
                 used.add(key)
             prefix = f"{number}.server."
             own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
@@ -253,7 +276,12 @@ class ServerModels:
         return used
 
     def _measure(
-        self, task: TaskName, part: Part, vector: torch.Tensor, spread: Spread | None
+        self,
+        task: TaskName,
+        part: Part,
+        vector: torch.Tensor,
+        spread: Spread | None,
+        meanwhile: Meanwhile = _nothing,
     ) -> Evaluation:
         device_task = self.device_tasks[task]
         if spread is not None:
@@ -265,6 +293,9 @@ class ServerModels:
         while True:
             batch = min(self._test_batch, device_task.task.test_batch or self._test_batch)
             try:
+                captured = self._captured(task, batch) if part == "test" else None
+                if captured is not None:
+                    return captured(vector, meanwhile)
                 self._inferences[task].load(vector)
                 return measure(device_task, self._inferences[task], dataset, batch)
             except torch.OutOfMemoryError:
@@ -273,8 +304,25 @@ class ServerModels:
                         f"task {task!r}: not even one test sample fits into the device's memory; "
                         'set compute.device = "cpu"'
                     ) from None
+            self._graphs.pop(task, None)
             torch.cuda.empty_cache()
             self._test_batch = batch // 2
+
+    def _captured(self, task: TaskName, batch: int) -> CapturedEvaluation | None:
+        """The evaluation of a task on its test set as a graph, if it can be one."""
+        if task not in self._graphs:
+            device_task, model = self.device_tasks[task], self._inferences[task]
+            self._graphs[task] = None
+            if can_be_captured(model, device_task):
+                test = prepared(device_task.test, model.takes)
+                try:
+                    self._graphs[task] = CapturedEvaluation(device_task, model, test, batch)
+                except torch.OutOfMemoryError:
+                    raise
+                except RuntimeError as problem:  # a metric needs the host: it is asked as it is
+                    torch.cuda.synchronize()
+                    _log.info("task %r: evaluated without a graph: %s", task, problem)
+        return self._graphs[task]
 
     def _deltas(self, task: TaskName, updates: Iterable[Update]) -> torch.Tensor:
         """One row per update. Older checkpoints and clients append differences of buffers, which
@@ -285,9 +333,15 @@ class ServerModels:
     def _count_saturated(self, task: TaskName, updates: Iterable[Update]) -> None:
         marks = [update.saturated for update in updates if update.saturated is not None]
         if marks:
-            found = torch.stack(marks).sum()
-            before = self._saturated.get(task)
-            self._saturated[task] = found if before is None else before + found
+            kept = self._saturated.setdefault(task, [])
+            kept += marks
+            if len(kept) > _MARKS:
+                self._count_of(task)
+
+    def _count_of(self, task: TaskName) -> torch.Tensor:
+        total = torch.stack([mark.long() for mark in self._saturated[task]]).sum()
+        self._saturated[task] = [total]
+        return total
 
 
 def _build_server(device_task: DeviceTask, server_lr: float) -> Server:

@@ -9,7 +9,7 @@ from typing import TypeAlias, final
 import torch
 
 from fedast.core.protocol import ClientId, RequestId, TaskName, Version
-from fedast.training.trainer import Update
+from fedast.training.trainer import Drawn, Update
 
 Books: TypeAlias = tuple[
     Mapping[RequestId, tuple[ClientId, Version, int]], Mapping[TaskName, tuple[RequestId, ...]]
@@ -22,12 +22,14 @@ _PARTS = ("update", "loss", "buffers", "saturated")
 class OpenRequest:
     """A request between its dispatch and the last use of its update."""
 
-    __slots__ = ("client", "update", "uses", "version")
+    __slots__ = ("client", "drawn", "update", "uses", "version")
 
     def __init__(self, client: ClientId, version: Version) -> None:
         self.client = client
         self.version = version
         self.update: Update | None = None
+        self.drawn: Drawn | None = None
+        """Its mini-batches, if they have been drawn and it has not been trained."""
         self.uses = 1
         """One until it is aggregated or dropped, and one while it is in the variance window."""
 

@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import final
+from typing import TypeAlias, final
 
 import numpy as np
 import torch
 
 from fedast.core.protocol import TaskName
 from fedast.core.streams import Stream
-from fedast.tasks.dataset import mapped
+from fedast.tasks.dataset import Dataset, mapped
 from fedast.tasks.task import Indices, OutOfMemory
 from fedast.training.kernels.agreement import randomness_of
 from fedast.training.kernels.choose import Build, choose, say_once
 from fedast.training.kernels.net import Net, Precision, Unstackable
 from fedast.training.kernels.stacked import Randomness, step
+from fedast.training.prepared import prepared
 from fedast.training.randomness import draw_seed
 from fedast.training.stepping import rates
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Update, parts_of
@@ -34,6 +35,10 @@ _log = logging.getLogger(__name__)
 
 MOST = 256
 """The most clients in one batch."""
+
+
+Ready: TypeAlias = dict[tuple[int, torch.dtype | None], Dataset]
+"""Datasets by identity and type, as nets take them; tasks may share data."""
 
 
 def padded(size: int) -> int:
@@ -58,12 +63,13 @@ class BatchedTrainer:
         self._device_tasks = device_tasks
         self._serial = SerialTrainer(device_tasks, seed)
         self._stacked: dict[TaskName, _StackedTask] = {}
+        ready: Ready = {}
         self.alone: dict[TaskName, str] = {}
         """Tasks whose clients are trained one at a time, and why."""
         for name, device_task in device_tasks.items():
             try:
                 self._stacked[name] = _StackedTask(
-                    device_task, choose(device_task, precision), most or MOST
+                    device_task, choose(device_task, precision), most or MOST, ready
                 )
             except Unstackable as problem:
                 self.alone[name] = str(problem)
@@ -97,11 +103,12 @@ def _same_frozen(device_task: DeviceTask, jobs: Sequence[Job]) -> bool:
 class _StackedTask:
     """A task whose clients are trained as stacked copies, with an engine per padded size."""
 
-    def __init__(self, device_task: DeviceTask, build: Build, most: int) -> None:
+    def __init__(self, device_task: DeviceTask, build: Build, most: int, ready: Ready) -> None:
         self._device_task = device_task
         self._build = build
         self._randomness = randomness_of(device_task)
         self._engines: dict[int, _Engine] = {}
+        self._ready = ready
         self.most = most
 
     def train(self, jobs: Sequence[Job], stream: Stream) -> list[Update]:
@@ -112,7 +119,9 @@ class _StackedTask:
         try:
             if size not in self._engines:
                 net = self._build(size)
-                self._engines[size] = _Engine(self._device_task, net, size, self._randomness)
+                self._engines[size] = _Engine(
+                    self._device_task, self._samples(net), net, size, self._randomness
+                )
             return self._engines[size].train(jobs, stream)
         except torch.OutOfMemoryError:
             self._engines.clear()
@@ -125,16 +134,31 @@ class _StackedTask:
         self.most = max(1, len(jobs) // 2)
         return self.train(jobs, stream)
 
+    def _samples(self, net: Net) -> Dataset:
+        """The training samples as a net takes them."""
+        train = self._device_task.train
+        takes = net.takes if self._randomness.augment is None else None
+        if (id(train), takes) not in self._ready:
+            self._ready[id(train), takes] = prepared(train, takes)
+        return self._ready[id(train), takes]
+
 
 @final
 class _Engine:
     """A net of a fixed number of copies, and on a GPU the graph of its step."""
 
     def __init__(
-        self, device_task: DeviceTask, net: Net, size: int, randomness: Randomness
+        self,
+        device_task: DeviceTask,
+        train: Dataset,
+        net: Net,
+        size: int,
+        randomness: Randomness,
     ) -> None:
+        """``train``: the task's training samples, as the net takes them."""
         how = device_task.task.training
         self._device_task = device_task
+        self._train = train
         self._net = net
         self._size = size
         base = device_task.model.read()
@@ -156,10 +180,10 @@ class _Engine:
             self._graph = self._capture()
 
     def train(self, jobs: Sequence[Job], stream: Stream) -> list[Update]:
-        drawn = [parts_of(self._device_task, stream, job) for job in jobs]
         places = [min(place, len(jobs) - 1) for place in range(self._size)]
         base = torch.stack([jobs[place].base for place in places])
-        self._net.load(base)
+        self._net.load(base)  # a GPU does that while mini-batches are drawn
+        drawn = [parts_of(self._device_task, stream, job) for job in jobs]
         if self._rates is not None:
             how = self._device_task.task.training
             by_place = [rates(how, jobs[place].version) for place in places]
@@ -206,7 +230,7 @@ class _Engine:
         indices = _row(self._batches, at)
         inputs, labels = mapped(
             lambda part: part.view(*indices.shape, *part.shape[1:]),
-            self._device_task.train.batch(indices.flatten()),
+            self._train.batch(indices.flatten()),
         )
         if self._rates is not None and self._net.lr is not None:
             self._net.lr.copy_(_row(self._rates, at))

@@ -8,6 +8,9 @@ import numpy as np
 
 from fedast.tasks.task import Indices, Sampling
 
+_FEW = 4
+"""Independent mini-batches that are drawn first."""
+
 
 def draw_parts(
     own: Indices, batch_size: int, steps: int, sampling: Sampling, rng: np.random.Generator
@@ -23,7 +26,9 @@ def draw_parts(
     if count < batch_size:
         yield rng.choice(own, size=(steps, batch_size), replace=True)
     elif sampling == "independent":
-        yield own[_distinct(count, steps, batch_size, rng)]
+        for rows in (min(_FEW, steps), steps - min(_FEW, steps)):
+            if rows:
+                yield own[_distinct(count, rows, batch_size, rng)]
     else:
         per_epoch = count // batch_size
         for begun in range(0, steps, per_epoch):

@@ -6,7 +6,6 @@ autograd. Other models are left to the serial trainer.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias, final
 
@@ -15,15 +14,13 @@ import torch
 
 from fedast.core.protocol import TaskName
 from fedast.core.streams import Stream
-from fedast.tasks.dataset import Dataset
 from fedast.tasks.task import Indices
 from fedast.training.kernels.choose import lean
 from fedast.training.kernels.dual import in_dual_form
 from fedast.training.kernels.layers import LayeredNet
 from fedast.training.kernels.loss import spread
+from fedast.training.prepared import one_by_one
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Update, batches_of
-
-_log = logging.getLogger(__name__)
 
 _Batch: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 """What ``LayeredNet.step`` takes."""
@@ -61,7 +58,7 @@ class _LeanTask:
     def __init__(self, device_task: DeviceTask, net: LayeredNet) -> None:
         self._device_task = device_task
         self._net = net
-        self._dual = in_dual_form(net) if _one_by_one(device_task.train) else None
+        self._dual = in_dual_form(net) if one_by_one(device_task.train) else None
 
     @torch.no_grad()
     def train(self, job: Job, stream: Stream) -> Update:
@@ -97,16 +94,3 @@ class _LeanTask:
         at, classes = torch.from_numpy(places), net.layout.shapes[-1].numel()  # the last bias
         wanted = labels[at][:, None]
         yield from zip(at, wanted, spread(wanted, classes, inputs.dtype), strict=True)
-
-
-def _one_by_one(dataset: Dataset) -> bool:
-    """Whether samples are the same whichever others are in their batch: a transform may draw random
-    numbers, or go by the batch."""
-    some = torch.arange(min(4, len(dataset)))
-    try:
-        together, _ = dataset.batch(some)
-        alone = [dataset.batch(some[n : n + 1])[0] for n in some]
-        return torch.equal(torch.cat(alone), together)
-    except Exception as error:  # whatever a user's transform raises for a single sample
-        _log.info("not in the dual form: %s", error)
-        return False

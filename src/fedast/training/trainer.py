@@ -28,6 +28,15 @@ Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn:
+    """The mini-batches of a local training, drawn before it begins."""
+
+    batches: Indices
+    stream: Stream
+    """What everything else that is random comes from."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One LocalTrain: all that the value of its update depends on."""
 
@@ -36,6 +45,8 @@ class Job:
     base: torch.Tensor
     version: Version = 0
     """The round of the base model; schedules may go by it."""
+    drawn: Drawn | None = None
+    """Its mini-batches, if somebody had the time to draw them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +113,8 @@ def batches_of(device_task: DeviceTask, stream: Stream, job: Job) -> tuple[Indic
 
 def parts_of(device_task: DeviceTask, stream: Stream, job: Job) -> tuple[Iterator[Indices], Stream]:
     """The same, with mini-batches in parts that are drawn when they are asked for."""
+    if job.drawn is not None:
+        return iter([job.drawn.batches]), job.drawn.stream
     how = device_task.task.training
     mine = stream.child(job.client, job.request)
     parts = draw_parts(
