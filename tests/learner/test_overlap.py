@@ -154,7 +154,7 @@ def test_a_metric_that_needs_the_host_is_evaluated_without_a_graph() -> None:
 
     def loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         value = nn.functional.cross_entropy(outputs, labels)
-        return value * (1.0 if float(value) > 0 else 2.0)
+        return value * (1.0 if float(value.detach()) > 0 else 2.0)
 
     own = image_task()
     own = Task(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, TypeGuard, final
 
@@ -44,24 +44,29 @@ class CapturedEvaluation:
     ) -> None:
         """Raises ``RuntimeError`` if the host is needed in between."""
         self._device_task = device_task
-        self._count = len(dataset)
+        self._model = model
+        # What the graph reads must stay where it is.
+        self._dataset = dataset
         self._vector = device_task.model.read()
-        indices = torch.split(torch.arange(self._count, device=self._vector.device), batch)
+        self._indices = torch.arange(len(dataset), device=self._vector.device)
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # lazy initialisations must not be captured
-            self._run(model, dataset, indices)
+            self._run(batch)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._found = self._run(model, dataset, indices)
+            self._found = self._run(batch)
         self._sums = torch.empty_like(self._found.sums, device="cpu").pin_memory()
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
-    def _run(self, model: Inference, dataset: Dataset, indices: Sequence[torch.Tensor]) -> _Batch:
-        model.load(self._vector)
-        return _summed(_measured(self._device_task, model, dataset, part) for part in indices)
+    def _run(self, batch: int) -> _Batch:
+        self._model.load(self._vector)
+        parts = torch.split(self._indices, batch)
+        return _summed(
+            _measured(self._device_task, self._model, self._dataset, part) for part in parts
+        )
 
     def __call__(self, vector: torch.Tensor, meanwhile: Meanwhile) -> Evaluation:
         self._vector.copy_(vector)
@@ -71,7 +76,9 @@ class CapturedEvaluation:
         while not self._done.query() and meanwhile():  # type: ignore[no-untyped-call]
             pass
         self._done.synchronize()
-        return _finished(self._device_task, replace(self._found, sums=self._sums), self._count)
+        return _finished(
+            self._device_task, replace(self._found, sums=self._sums), len(self._dataset)
+        )
 
 
 def can_be_captured(model: Inference, device_task: DeviceTask) -> TypeGuard[KernelInference]:

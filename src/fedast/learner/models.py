@@ -44,7 +44,7 @@ class Snapshot:
 
 
 _MARKS = 1000
-"""So many are kept before they are summed."""
+"""So many wait to be counted."""
 _AVERAGE = "average"
 """In a snapshot's memory: the running average of the models."""
 _TEST_BATCH = {"cpu": 2000, "cuda": 20_000}
@@ -91,9 +91,10 @@ class ServerModels:
         self._evaluations = dict.fromkeys(self._averages, 0)
         """So far, of the averages: every so many-th is also made of the newest model."""
         self._graphs: dict[TaskName, CapturedEvaluation | None] = {}
-        self._saturated: dict[TaskName, list[torch.Tensor]] = {}
-        """Counts and marks on the device, to be summed when they are asked for: reading one would
-        make the host wait."""
+        self._saturated: dict[TaskName, torch.Tensor] = {}
+        """Counts on the device; reading one would make the host wait."""
+        self._marks: dict[TaskName, list[torch.Tensor]] = {}
+        """Marks that are not counted yet: many are counted as fast as one."""
         self._test_batch = _TEST_BATCH[device.type]
         self._norms: dict[TaskName, tuple[torch.Tensor, float]] = {}
         """The newest models' norms, as every update is compared with them."""
@@ -134,7 +135,7 @@ class ServerModels:
     def saturated(self) -> dict[TaskName, int]:
         """Aggregated updates in which a value was clipped because it was too large for fp16, by
         task; only tasks trained in fp16 are listed."""
-        return {name: int(self._count_of(name)) for name in self._saturated}
+        return {name: int(self._count_of(name)) for name in self._marks}
 
     def step(
         self,
@@ -238,7 +239,7 @@ class ServerModels:
             if name in self._averages:
                 tensors[f"{number}.average"] = self._averages[name].value
                 tensors[f"{number}.evaluations"] = torch.tensor(self._evaluations[name])
-            if name in self._saturated:
+            if name in self._marks:
                 tensors[f"{number}.saturated"] = self._count_of(name)
         return tensors
 
@@ -265,7 +266,8 @@ class ServerModels:
                     used.add(key)
             key = f"{number}.saturated"
             if key in tensors:
-                self._saturated[name] = [tensors[key].to(self._device)]
+                self._saturated[name] = tensors[key].to(self._device)
+                self._marks[name] = []
                 used.add(key)
             prefix = f"{number}.server."
             own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
@@ -328,20 +330,23 @@ class ServerModels:
         """One row per update. Older checkpoints and clients append differences of buffers, which
         must not be averaged."""
         end = self.device_tasks[task].model.buffers_from
-        return torch.stack([update.delta[:end] for update in updates])
+        deltas = [update.delta for update in updates]
+        return torch.stack([delta if len(delta) == end else delta[:end] for delta in deltas])
 
     def _count_saturated(self, task: TaskName, updates: Iterable[Update]) -> None:
         marks = [update.saturated for update in updates if update.saturated is not None]
         if marks:
-            kept = self._saturated.setdefault(task, [])
-            kept += marks
-            if len(kept) > _MARKS:
+            waiting = self._marks.setdefault(task, [])
+            waiting += marks
+            if len(waiting) > _MARKS:
                 self._count_of(task)
 
     def _count_of(self, task: TaskName) -> torch.Tensor:
-        total = torch.stack([mark.long() for mark in self._saturated[task]]).sum()
-        self._saturated[task] = [total]
-        return total
+        found = self._saturated.get(task, torch.zeros((), dtype=torch.int64, device=self._device))
+        if self._marks[task]:
+            found = found + torch.stack(self._marks[task]).sum()
+        self._saturated[task], self._marks[task] = found, []
+        return found
 
 
 def _build_server(device_task: DeviceTask, server_lr: float) -> Server:
