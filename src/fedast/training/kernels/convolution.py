@@ -327,7 +327,7 @@ def _unrolled(x: torch.Tensor, block: _Block) -> torch.Tensor:
     x = x.contiguous()
     out_h = height - block.size + 1
     columns = x.new_empty((copies, samples, out_h, width, block.ins), dtype=block.stored)
-    pixels, tile = columns.numel() // block.ins, 128
+    pixels, tile = columns.numel() // block.ins, 256
     kernels.unroll[(triton.cdiv(pixels, tile),)](
         x, columns, pixels, channels * height * width, height * width,
         OUT_H=out_h, WIDTH=width, CHANNELS=channels, SIZE=block.size, IN=block.ins,

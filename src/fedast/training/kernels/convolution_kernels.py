@@ -33,7 +33,7 @@ def _larger(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
-@triton.jit(do_not_specialize=["pixels"])
+@triton.jit
 def unroll(
     x, columns, pixels, by_image, by_channel,
     OUT_H: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, SIZE: tl.constexpr,
