@@ -117,21 +117,22 @@ def test_the_lstm_asked_for_scores() -> None:
     assert interpreted("lstm", "fp16")["scores"] < 1e-3
 
 
-@pytest.mark.parametrize("kernel", ["convolve", "images", "weights", "first_weights"])
-def test_convolutions_are_compiled_to_what_is_fast(kernel: str) -> None:
+def test_convolutions_are_compiled_to_what_is_fast() -> None:
     """No GPU is needed to compile for one: matrix units, fed sixteen bytes at a time."""
-    found = interpreted("compiled_convolution", kernel, interpreter="0")
-    assert found["matrix"] > 0
-    assert found["sixteen"] > 0
-    assert found["single"] == 0
+    kernels = ["convolve", "images", "weights", "first_weights"]
+    for kernel, found in interpreted("compiled_convolutions", kernels, interpreter="0").items():
+        assert found["matrix"] > 0, kernel
+        assert found["sixteen"] > 0, kernel
+        assert found["single"] == 0, kernel
 
 
-@pytest.mark.parametrize("way", ["forward", "backward"])
-def test_the_lstm_is_compiled_to_what_is_fast(way: str) -> None:
-    """The weights of all gates are one operand of the matrix units, and few barriers are left."""
-    found = interpreted("compiled_lstm", way, interpreter="0")
-    assert found["matrix"] > 0
-    assert found["barriers"] <= 32
+def test_the_lstm_is_compiled_to_what_is_fast() -> None:
+    """In half precision the weights of all gates are one operand of the matrix units, and few
+    barriers are left."""
+    found = interpreted("compiled_lstm", interpreter="0")
+    assert all(kernel["matrix"] > 0 for kernel in found.values())
+    assert found["half forward"]["barriers"] <= 32
+    assert found["half backward"]["barriers"] <= 32
 
 
 # --- in the other process ------------------------------------------------------------------------
@@ -175,7 +176,11 @@ def convolutions(
     return {"forward": worst, "steps": far_off(moved, should), "finite": finite}
 
 
-def compiled_convolution(what: str) -> dict[str, int]:
+def compiled_convolutions(kernels: list[str]) -> dict[str, dict[str, int]]:
+    return {kernel: _compiled_convolution(kernel) for kernel in kernels}
+
+
+def _compiled_convolution(what: str) -> dict[str, int]:
     """One of the kernels of the CIFAR-10 net, as its block launches it."""
     from fedast.training.kernels import convolution, convolution_kernels
 
@@ -213,23 +218,41 @@ def compiled_convolution(what: str) -> dict[str, int]:
     }
 
 
-def compiled_lstm(way: str) -> dict[str, int]:
+def compiled_lstm() -> dict[str, dict[str, int]]:
     import triton.language as tl
 
-    from fedast.training.kernels import half_cell_kernels
+    from fedast.training.kernels import cell, half_cell_kernels
 
-    fixed = {
-        "HIDDEN": 100, "BH": 128, "OPERAND": tl.float16, "LENGTH": 80, "BP": 32, "PACKED": True,
+    shape: dict[str, Any] = {"HIDDEN": 100, "BH": 128, "LENGTH": 80, "BP": 32}
+    half = shape | {"OPERAND": tl.float16, "PACKED": True}
+    shared = {"weights": "*fp16", "cells": "*fp16", "gates": "*i32"}
+    single = {"cells": "*fp32", "gates": "*fp32"}
+    cases = {
+        "half forward": (
+            half_cell_kernels.forward, half | {"KEEP": True, "EXTRA": 10, "WIDTH": 192},
+            shared | {"vectors": "*fp16", "codes": "*i64", "states": "*fp16"},
+        ),
+        "half backward": (
+            half_cell_kernels.backward, half,
+            shared | {"d_last": "*fp32", "d_gates": "*i32", "saturated": "*i32"},
+        ),
+        "forward": (
+            cell._forward, shape | {"PRECISION": "tf32", "WIDTH": 180},
+            single | {"table": "*fp32", "codes": "*i64", "weight": "*fp32", "states": "*fp32"},
+        ),
+        "backward": (
+            cell._backward, shape | {"PRECISION": "tf32"},
+            single | {"d_last": "*fp32", "transposed": "*fp32", "d_gates": "*fp32"},
+        ),
     }  # fmt: skip
-    pointers = {"weights": "*fp16", "cells": "*fp16", "gates": "*i32"}
-    if way == "forward":
-        fixed |= {"KEEP": True, "EXTRA": 10, "WIDTH": 192}
-        pointers |= {"vectors": "*fp16", "codes": "*i64", "states": "*fp16"}
-    else:
-        pointers |= {"d_last": "*fp32", "d_gates": "*i32", "saturated": "*i32"}
-    kernel = getattr(half_cell_kernels, way)
-    text = assembly(kernel, pointers, fixed, {"num_warps": 8, "num_stages": 1}, ["samples"])
-    return {"matrix": text.count("wgmma.mma_async"), "barriers": text.count("bar.sync")}
+    found = {}
+    for name, (kernel, fixed, pointers) in cases.items():
+        text = assembly(kernel, pointers, fixed, {"num_warps": 8, "num_stages": 1}, ["samples"])
+        found[name] = {
+            "matrix": text.count("wgmma.mma_async"),
+            "barriers": text.count("bar.sync"),
+        }
+    return found
 
 
 def diverged(precision: Any) -> dict[str, bool]:

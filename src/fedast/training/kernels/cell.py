@@ -102,10 +102,14 @@ def _backward(
     own = copy * LENGTH * samples * 4 * HIDDEN + p[None, :] * 4 * HIDDEN + j[:, None]
     step = samples * HIDDEN
     after = _tanh(tl.load(cell + LENGTH * step, mask=inside, other=0.0))
+    before = tl.load(cell + (LENGTH - 1) * step, mask=inside, other=0.0)
+    i, f, g, o = _four(gates + own + (LENGTH - 1) * 4 * step, HIDDEN, inside)
     for back in range(LENGTH):
         t = LENGTH - 1 - back
-        before = tl.load(cell + t * step, mask=inside, other=0.0)
-        i, f, g, o = _four(gates + own + t * 4 * step, HIDDEN, inside)
+        # What the character before it needs is read while this one is worked on.
+        earlier = tl.maximum(t - 1, 0)
+        next_before = tl.load(cell + earlier * step, mask=inside, other=0.0)
+        next_i, next_f, next_g, next_o = _four(gates + own + earlier * 4 * step, HIDDEN, inside)
         d = d_cell + d_state * o * (1 - after * after)
         d_cell = d * f
         d_o = d_state * after * o * (1 - o)
@@ -113,12 +117,13 @@ def _backward(
         d_f = d * before * f * (1 - f)
         d_g = d * i * (1 - g * g)
         d_state = tl.zeros((BH, BP), dtype=tl.float32)
+        d_state = _product(kernel + 3 * HIDDEN, d_o, d_state, square, PRECISION)
         d_state = _product(kernel, d_i, d_state, square, PRECISION)
         d_state = _product(kernel + HIDDEN, d_f, d_state, square, PRECISION)
         d_state = _product(kernel + 2 * HIDDEN, d_g, d_state, square, PRECISION)
-        d_state = _product(kernel + 3 * HIDDEN, d_o, d_state, square, PRECISION)
         after = _tanh(before)
         _store_four(d_gates + own + t * 4 * step, d_i, d_f, d_g, d_o, HIDDEN, inside)
+        before, i, f, g, o = next_before, next_i, next_f, next_g, next_o
 
 
 FORWARD: dict[str, int] = {"BP": 32, "num_warps": 8, "num_stages": 1}

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, final
 
 import torch
 import triton
@@ -52,6 +52,29 @@ def has_room(hidden: int, embedded: int, device: int) -> bool:
     return bool(4 * 2 * _side(hidden, embedded) ** 2 + 30_000 <= found)
 
 
+def fastest_tile(
+    times: Mapping[int, float], copies: int, samples: int, multiprocessors: int
+) -> dict[str, int]:
+    """The one that is done first: the weights take a multiprocessor's shared memory, so each of
+    them runs one program at a time."""
+
+    def cost(size: int) -> float:
+        rounds: int = triton.cdiv(copies * triton.cdiv(samples, size), multiprocessors)
+        return rounds * times[size]
+
+    return {"BP": min(times, key=cost), "num_warps": 8, "num_stages": 1}
+
+
+@cache
+def _count(device: int) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def _multiprocessors(x: torch.Tensor) -> int:
+    return _count(x.device.index or 0) if x.is_cuda else 1
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class Operands:
     """What an LSTM's characters are multiplied with."""
@@ -68,6 +91,57 @@ class Operands:
             "BH": self.weights.shape[2],
             "OPERAND": _OPERANDS[self.weights.dtype],
         }
+
+    def run_forward(
+        self, codes: torch.Tensor, states: torch.Tensor, cells: torch.Tensor, gates: torch.Tensor
+    ) -> None:
+        """Fill states, cells (copy, time + 1, sample, hidden) and gates (copy, time, sample, ...);
+        the order of gates is known to ``in_order``, and rows of states may lie apart."""
+        copies, samples, length = codes.shape
+        tile = fastest_tile(FORWARD, copies, samples, _multiprocessors(codes))
+        kernels.forward[(triton.cdiv(samples, tile["BP"]), copies)](
+            self.weights, self.vectors, codes, states, cells, *_pairs(gates), samples,
+            self.vectors.shape[1], LENGTH=length, EXTRA=self.vectors.shape[2],
+            WIDTH=states.stride(2), KEEP=True, PACKED=_is_packed(gates), **tile, **self.how(),
+        )  # fmt: skip
+
+    def last_states(self, codes: torch.Tensor) -> torch.Tensor:
+        """Only the states after the last character: (copy, sample, hidden)."""
+        copies, samples, length = codes.shape
+        states = codes.new_empty((copies, samples, self.hidden), dtype=torch.float32)
+        kernels.forward[(triton.cdiv(samples, LAST["BP"]), copies)](
+            self.weights, self.vectors, codes, states, states, states, samples,
+            self.vectors.shape[1], LENGTH=length, EXTRA=self.vectors.shape[2],
+            WIDTH=self.hidden, KEEP=False, PACKED=False, **LAST, **self.how(),
+        )  # fmt: skip
+        return states
+
+    def run_backward(
+        self,
+        d_last: torch.Tensor,
+        cells: torch.Tensor,
+        gates: torch.Tensor,
+        saturated: torch.Tensor,
+    ) -> torch.Tensor:
+        """The gradient of all gates before their nonlinearities, in the shape, type and order of
+        ``gates``, multiplied by ``gradient_scale`` of that."""
+        copies, length, samples = gates.shape[:3]
+        d_gates = torch.empty_like(gates)
+        tile = fastest_tile(BACKWARD, copies, samples, _multiprocessors(gates))
+        kernels.backward[(triton.cdiv(samples, tile["BP"]), copies)](
+            d_last, self.weights, cells, *_pairs(gates, d_gates), saturated, samples,
+            gradient_scale(gates.dtype), LENGTH=length, PACKED=_is_packed(gates), **tile,
+            **self.how(),
+        )  # fmt: skip
+        return d_gates
+
+    def in_order(self, x: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
+        """(copy, gate and unit, ...), from the order of gates of this type in memory to all units
+        of one gate after another."""
+        if stored != torch.float16:
+            return x
+        copies, _, *rest = x.shape
+        return x.view(copies, 2, self.hidden, 2, *rest).transpose(2, 3).reshape(x.shape)
 
 
 def join(
@@ -94,78 +168,6 @@ def join(
     return made
 
 
-def fastest_tile(
-    times: Mapping[int, float], copies: int, samples: int, multiprocessors: int
-) -> dict[str, int]:
-    """The one that is done first: the weights take a multiprocessor's shared memory, so each of
-    them runs one program at a time."""
-
-    def cost(size: int) -> float:
-        rounds: int = triton.cdiv(copies * triton.cdiv(samples, size), multiprocessors)
-        return rounds * times[size]
-
-    return {"BP": min(times, key=cost), "num_warps": 8, "num_stages": 1}
-
-
-@cache
-def _count(device: int) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
-def _multiprocessors(x: torch.Tensor) -> int:
-    return _count(x.device.index or 0) if x.is_cuda else 1
-
-
-def run_forward(
-    operands: Operands,
-    codes: torch.Tensor,
-    states: torch.Tensor,
-    cells: torch.Tensor,
-    gates: torch.Tensor,
-) -> None:
-    """Fill states, cells (copy, time + 1, sample, hidden) and gates (copy, time, sample, ...); the
-    order of gates is known to ``in_order``, and rows of states may lie apart."""
-    copies, samples, length = codes.shape
-    tile = fastest_tile(FORWARD, copies, samples, _multiprocessors(codes))
-    kernels.forward[(triton.cdiv(samples, tile["BP"]), copies)](
-        operands.weights, operands.vectors, codes, states, cells, *_pairs(gates), samples,
-        operands.vectors.shape[1], LENGTH=length, EXTRA=operands.vectors.shape[2],
-        WIDTH=states.stride(2), KEEP=True, PACKED=_is_packed(gates), **tile, **operands.how(),
-    )  # fmt: skip
-
-
-def last_states(operands: Operands, codes: torch.Tensor) -> torch.Tensor:
-    """Only the states after the last character: (copy, sample, hidden)."""
-    copies, samples, length = codes.shape
-    states = codes.new_empty((copies, samples, operands.hidden), dtype=torch.float32)
-    kernels.forward[(triton.cdiv(samples, LAST["BP"]), copies)](
-        operands.weights, operands.vectors, codes, states, states, states, samples,
-        operands.vectors.shape[1], LENGTH=length, EXTRA=operands.vectors.shape[2],
-        WIDTH=operands.hidden, KEEP=False, PACKED=False, **LAST, **operands.how(),
-    )  # fmt: skip
-    return states
-
-
-def run_backward(
-    d_last: torch.Tensor,
-    operands: Operands,
-    cells: torch.Tensor,
-    gates: torch.Tensor,
-    saturated: torch.Tensor,
-) -> torch.Tensor:
-    """The gradient of all gates before their nonlinearities, in the shape, type and order of
-    ``gates``, multiplied by ``gradient_scale`` of that."""
-    copies, length, samples = gates.shape[:3]
-    d_gates = torch.empty_like(gates)
-    tile = fastest_tile(BACKWARD, copies, samples, _multiprocessors(gates))
-    kernels.backward[(triton.cdiv(samples, tile["BP"]), copies)](
-        d_last, operands.weights, cells, *_pairs(gates, d_gates), saturated, samples,
-        gradient_scale(gates.dtype), LENGTH=length, PACKED=_is_packed(gates), **tile,
-        **operands.how(),
-    )  # fmt: skip
-    return d_gates
-
-
 def write_hot(codes: torch.Tensor, rows: torch.Tensor, symbols: int) -> None:
     """Write codes (copy, sample, time), one-hot, to the first columns of (copy, time, sample, ...),
     except for the last time."""
@@ -184,12 +186,3 @@ def _is_packed(gates: torch.Tensor) -> bool:
 def _pairs(*gates: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """As the kernels take them."""
     return tuple(each.view(torch.int32) if _is_packed(each) else each for each in gates)
-
-
-def in_order(x: torch.Tensor, stored: torch.dtype) -> torch.Tensor:
-    """(copy, gate and unit, ...), from the order of gates of this type in memory to all units of
-    one gate after another."""
-    if stored != torch.float16:
-        return x
-    copies, rows, *rest = x.shape
-    return x.view(copies, 2, rows // 4, 2, *rest).transpose(2, 3).reshape(x.shape)

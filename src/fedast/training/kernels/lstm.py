@@ -82,10 +82,8 @@ class CharLSTMNet:
     @torch.no_grad()
     def scores(self, inputs: torch.Tensor) -> torch.Tensor:
         """The copies' outputs for these samples; only with the kernels, in half precision."""
-        from fedast.training.kernels import half_cell  # needs Triton
-
         *_, w_out, b_out = self._parameters
-        states = half_cell.last_states(self._operands(), inputs.contiguous())
+        states = self._operands().last_states(inputs.contiguous())
         return torch.baddbmm(b_out[:, None], states, w_out.mT)
 
     @torch.no_grad()
@@ -98,31 +96,21 @@ class CharLSTMNet:
         unit = 16 if self._stored == torch.float16 else 1
         start, end = -(-symbols // unit) * unit, -(-hidden // unit) * unit
         rows = embedding.new_empty((copies, length + 1, samples, start + end), dtype=self._stored)
-        states = rows[..., start : start + hidden]
+        states, codes = rows[..., start : start + hidden], inputs.contiguous()
         cells = rows.new_empty(copies, length + 1, samples, hidden)
         states[:, 0], cells[:, 0] = 0.0, 0.0
         gates = rows.new_empty(copies, length, samples, 4 * hidden)
-        if self._kernels and self._precision in _HALF:
-            from fedast.training.kernels import half_cell  # needs Triton
-
-            operands, codes = self._operands(), inputs.contiguous()
-            half_cell.write_hot(codes, rows, symbols)
-            half_cell.run_forward(operands, codes, states, cells, gates)
-        else:
-            rows[:, :length, :, :start].zero_().scatter_(3, inputs.mT[..., None], 1.0)
-            self._forward(inputs, states, cells, gates)
+        operands = self._operands() if self._in_half else None
+        self._write_hot(codes, rows)
+        self._forward(operands, codes, states, cells, gates)
         last = states[:, length].to(embedding.dtype)
         scores = torch.baddbmm(b_out[:, None], last, w_out.mT)
         losses, d_scores = cross_entropy(scores, labels)
-        d_last = torch.bmm(d_scores, w_out)
-        if self._kernels and self._precision in _HALF:
-            d_gates = half_cell.run_backward(d_last, operands, cells, gates, self._marks)
-        else:
-            d_gates = self._backward(d_last, cells, gates)
+        d_gates = self._backward(operands, torch.bmm(d_scores, w_out), cells, gates)
         d_all = d_gates.view(copies, length * samples, 4 * hidden)
         found = _product(d_all.mT, rows[:, :-1].flatten(1, 2))
-        if self._kernels and self._precision in _HALF:
-            found = half_cell.in_order(found, gates.dtype)
+        if operands is not None:
+            found = operands.in_order(found, gates.dtype)
         found /= gradient_scale(gates.dtype)
         d_table, d_w_state = found[:, :, :symbols].mT, found[:, :, start : start + hidden]
         d_bias = d_table.sum(dim=1)
@@ -137,17 +125,48 @@ class CharLSTMNet:
         )
         return losses
 
+    @property
+    def _in_half(self) -> bool:
+        return self._kernels and self._precision in _HALF
+
+    def _operands(self) -> Operands:
+        """What the kernels of half precision multiply with."""
+        from fedast.training.kernels.half_cell import join  # needs Triton
+
+        embedding, w_in, w_state, b_in, b_state, _, _ = self._parameters
+        biases = b_in, b_state
+        return join(w_state, w_in, biases, embedding, self._marks, self._precision)
+
+    def _write_hot(self, codes: torch.Tensor, rows: torch.Tensor) -> None:
+        """Codes (copy, sample, time), one-hot, to the first columns of (copy, time, sample, ...),
+        except for the last time."""
+        symbols = self._parameters[0].shape[1]
+        if self._kernels:
+            from fedast.training.kernels.half_cell import write_hot  # needs Triton
+
+            write_hot(codes, rows, symbols)
+        else:
+            rows[:, :-1, :, :symbols].zero_().scatter_(3, codes.mT[..., None], 1.0)
+
     def _forward(
-        self, codes: torch.Tensor, states: torch.Tensor, cells: torch.Tensor, gates: torch.Tensor
+        self,
+        operands: Operands | None,
+        codes: torch.Tensor,
+        states: torch.Tensor,
+        cells: torch.Tensor,
+        gates: torch.Tensor,
     ) -> None:
         """Fill states, cells and gates (input, forget, candidate, output; after activation)."""
+        if operands is not None:
+            operands.run_forward(codes, states, cells, gates)
+            return
         embedding, w_in, weight, b_in, b_state, _, _ = self._parameters
         # What each symbol adds to the gates: (copy, symbol, 4 hidden).
         table = torch.baddbmm((b_in + b_state)[:, None], embedding, w_in.mT)
         if self._kernels:
             from fedast.training.kernels.cell import run_forward  # needs Triton
 
-            run_forward(table, codes.contiguous(), weight, states, cells, gates, self._precision)
+            run_forward(table, codes, weight, states, cells, gates, self._precision)
             return
         copies = torch.arange(len(table), device=table.device)[:, None]
         for t in range(codes.shape[2]):
@@ -159,8 +178,15 @@ class CharLSTMNet:
             states[:, t + 1] = o * cells[:, t + 1].tanh()
 
     def _backward(
-        self, d_state: torch.Tensor, cells: torch.Tensor, gates: torch.Tensor
+        self,
+        operands: Operands | None,
+        d_state: torch.Tensor,
+        cells: torch.Tensor,
+        gates: torch.Tensor,
     ) -> torch.Tensor:
+        """The gradient of all gates before their nonlinearities, in their order and type."""
+        if operands is not None:
+            return operands.run_backward(d_state, cells, gates, self._marks)
         weight = self._parameters[2]
         if self._kernels:
             from fedast.training.kernels.cell import run_backward  # needs Triton
@@ -184,13 +210,6 @@ class CharLSTMNet:
             d_cell = d * f
             d_state = torch.bmm(d_gates[:, t], weight)
         return d_gates
-
-    def _operands(self) -> Operands:
-        from fedast.training.kernels.half_cell import join  # needs Triton
-
-        embedding, w_in, w_state, b_in, b_state, _, _ = self._parameters
-        biases = b_in, b_state
-        return join(w_state, w_in, biases, embedding, self._marks, self._precision)
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
