@@ -315,9 +315,9 @@ def _all_trained(part: nn.Module) -> None:
 
 
 def _is_flatten(part: nn.Module) -> bool:
-    return (
-        type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1)
-    ) and not is_hooked(part)
+    """Whether it makes one axis of all but that of the samples."""
+    whole = type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1)
+    return whole and not is_hooked(part)
 
 
 def _layer(part: nn.Module, copies: int, descent: Descent, channels: int) -> Layer:
