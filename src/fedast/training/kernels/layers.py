@@ -55,25 +55,24 @@ class Linear:
         self, layer: nn.Linear, copies: int, descent: Descent, *, channels: int = 1
     ) -> None:
         """``channels``: so many are the last axis of the inputs, not their first."""
-        self._channels = channels
         self.keep = 1.0 - descent.rate * descent.decay
         self.rate = descent.rate
         self.weight = layer.weight.new_zeros((copies, *layer.weight.shape))
         self.bias = layer.weight.new_zeros((copies, 1, layer.out_features))
         self._turned = self.weight.mT
+        self._given = self.weight
+        """The weights in the model's own order, which has channels first."""
+        if channels > 1:
+            self._given = torch.unflatten(self.weight, 2, (-1, channels)).transpose(2, 3)
         self._ones = layer.weight.new_ones((copies, 1, 0))
         self.x = self.weight
 
     def load(self, given: Tensors) -> None:
-        self._as_given().copy_(given[0].view_as(self._as_given()))
+        self._given.copy_(given[0].view_as(self._given))
         self.bias.copy_(given[1][:, None])
 
     def read(self) -> Tensors:
-        return [self._as_given().reshape_as(self.weight), self.bias[:, 0]]
-
-    def _as_given(self) -> torch.Tensor:
-        """The weights in the model's own order: (copy, out, channel, the rest of an input)."""
-        return torch.unflatten(self.weight, 2, (-1, self._channels)).transpose(2, 3)
+        return [self._given.reshape_as(self.weight), self.bias[:, 0]]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.x = x
