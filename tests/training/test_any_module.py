@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
@@ -219,6 +220,51 @@ def test_augmentation_on_a_gpu() -> None:
         return nn.Sequential(nn.Conv2d(3, 2, 3, stride=4), nn.Flatten(), nn.Linear(8, 4))
 
     check(make_task(conv, inputs=images, augment=crop_and_flip), device=torch.device("cuda"))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(
+    "draw",
+    [
+        random.random,
+        np.random.random,
+        lambda: float(torch.rand(())),
+        np.random.default_rng(0).random,
+    ],
+)
+def test_what_the_host_draws_is_drawn_in_every_step(draw: Callable[[], float]) -> None:
+    """A captured graph would repeat the first number for ever."""
+    drawn: list[float] = []
+
+    def scaled(inputs: torch.Tensor) -> torch.Tensor:
+        drawn.append(draw())
+        return inputs * (1.0 + 1e-5 * drawn[-1])  # so little that copies still agree
+
+    task = make_task(partial(nn.Linear, WIDTH, 4), augment=scaled)
+    device_task = DeviceTask.build(task, 3, torch.device("cuda"))
+    trainer = BatchedTrainer({"t": device_task}, 3)
+    base = device_task.model.read()
+    trainer.train("t", [Job(n, n, base) for n in range(2)])
+    before = len(drawn)
+    trainer.train("t", [Job(2 + n, n, base) for n in range(2)])
+    assert len(drawn) - before >= task.training.local_steps
+    assert len(set(drawn[before:])) == len(drawn) - before
+
+
+def test_augmentation_that_cannot_be_repeated_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    own = np.random.default_rng(0)
+
+    def scaled(inputs: torch.Tensor) -> torch.Tensor:
+        return inputs * float(own.uniform(0.999, 1.001))
+
+    for augment, name in ((scaled, "own"), (crop_and_flip, "torch's")):
+        inputs = torch.randn(30, 3, 8, 8, dtype=torch.float64)
+        model = partial(nn.Sequential, nn.Flatten(), nn.Linear(192, 4))
+        task = make_task(model, inputs=inputs, augment=augment).copy(name=name)
+        BatchedTrainer({name: DeviceTask.build(task, 3, torch.device("cpu"))}, 3)
+    said = [record.getMessage() for record in caplog.records if "repeated" in record.getMessage()]
+    assert len(said) == 1
+    assert "task 'own'" in said[0]
 
 
 class Masked(nn.Module):

@@ -27,7 +27,7 @@ from fedast.training.kernels.choose import Build, choose, say_once
 from fedast.training.kernels.net import Net, Precision, Unstackable
 from fedast.training.kernels.stacked import Randomness, step
 from fedast.training.prepared import prepared
-from fedast.training.randomness import draw_seed
+from fedast.training.randomness import draw_seed, host_state
 from fedast.training.stepping import rates
 from fedast.training.trainer import DeviceTask, Job, SerialTrainer, Update, parts_of
 
@@ -175,7 +175,7 @@ class _Engine:
         self._randomness = randomness
         self._draws = randomness.generators(size, base.device)
         self._graph: torch.cuda.CUDAGraph | None = None
-        if base.is_cuda and self._draws is None:  # the host seeds generators and draws from them
+        if base.is_cuda and randomness.repeatable:
             self._net.load(base.expand(size, -1))
             self._graph = self._capture()
 
@@ -241,11 +241,18 @@ class _Engine:
     def _capture(self) -> torch.cuda.CUDAGraph | None:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
+        before = host_state()
         with torch.cuda.stream(side):
             self._step()  # lazy initialisations must not be captured
             self._at.zero_()
         torch.cuda.current_stream().wait_stream(side)
+        name = self._device_task.task.name
+        if host_state() != before:
+            _log.info("task %r: no graph: its training draws random numbers on the host", name)
+            return None
         graph = torch.cuda.CUDAGraph()
+        if self._draws is not None:
+            self._draws.register(graph)
         try:
             with torch.cuda.graph(graph):
                 self._step()
@@ -253,7 +260,7 @@ class _Engine:
             raise
         except RuntimeError as problem:  # the user's code needs the host: run it step by step
             torch.cuda.synchronize()
-            _log.info("task %r: no graph: %s", self._device_task.task.name, problem)
+            _log.info("task %r: no graph: %s", name, problem)
             return None
         return graph
 

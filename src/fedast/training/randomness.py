@@ -7,10 +7,12 @@ client's part is drawn from a generator of its own, seeded from that client's re
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,6 +29,14 @@ def _default_generator(device: torch.device) -> torch.Generator:
     if device.type == "cuda":
         return torch.cuda.default_generators[device.index or 0]
     return torch.default_generator
+
+
+def host_state() -> tuple[Any, ...]:
+    """Where the host's global generators stand. A graph that is replayed would repeat what they
+    gave when it was captured."""
+    numpys: Any = np.random.get_state()
+    torchs = torch.default_generator.get_state()
+    return random.getstate(), numpys[1].tobytes(), numpys[2:], torchs.numpy().tobytes()
 
 
 @final
@@ -75,7 +85,8 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, stacked copies in ``vmap(..., randomness="different")`` draw each from
     a generator of its own.
 
-    It sees what vmap makes of a random operation: one of all copies, which come first.
+    It sees what vmap makes of a random operation: one of all copies, which come first. A CUDA graph
+    that its generators are registered with draws anew in every replay.
     """
 
     def __init__(self, copies: int, device: torch.device) -> None:
@@ -90,9 +101,22 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             generator.manual_seed(seed)
         self._turn = 0
 
+    def register(self, graph: torch.cuda.CUDAGraph) -> None:
+        """To be called before a graph with random operations is captured."""
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+
     @contextmanager
     def as_copy(self, copy: int) -> Iterator[None]:
         """Let torch's own generator draw what a copy would draw next."""
+        if self._default.device.type == "cuda":  # share the copy's state, which a graph may do
+            own = self._default.graphsafe_get_state()
+            self._default.graphsafe_set_state(self._generators[copy])
+            try:
+                yield
+            finally:
+                self._default.graphsafe_set_state(own)
+            return
         before = self._default.get_state()
         self._default.set_state(self._generators[copy].get_state())
         try:

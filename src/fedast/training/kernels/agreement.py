@@ -30,15 +30,18 @@ def _streams(copies: int) -> list[Stream]:
 
 
 def randomness_of(device_task: DeviceTask) -> Randomness:
-    """What a training pass draws, and whether augmentation can be done for all copies at once."""
+    """What a training pass draws, and whether augmentation can be done for all copies at once, or
+    again."""
     augment, device = device_task.task.augment, device_task.model.parameters[0].device
     if augment is None:
         return Randomness(device_task.draws)
     inputs = [_samples(device_task, number)[0] for number in (0, 1)]
     alone = []
-    for one, stream in zip(inputs, _streams(2), strict=True):
+    for one, stream in zip([*inputs, inputs[0]], [*_streams(2), *_streams(1)], strict=True):
         with seeded(stream, device):
             alone.append(leaves(augment(one)))
+    again = alone.pop()
+    repeatable = all(torch.equal(one, other) for one, other in zip(alone[0], again, strict=True))
     randomness = Randomness(device_task.draws, augment)
     generators = randomness.generators(2, device)
     if generators is not None:
@@ -50,7 +53,7 @@ def randomness_of(device_task: DeviceTask) -> Randomness:
     except Exception as error:  # whatever a user's function that cannot be mapped raises
         _log.info("task %r: augmentation: %s", device_task.task.name, error)
         maps = False
-    return Randomness(device_task.draws, augment, maps)
+    return Randomness(device_task.draws, augment, maps, repeatable)
 
 
 def used_parameters(device_task: DeviceTask) -> tuple[bool, ...]:

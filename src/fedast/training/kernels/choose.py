@@ -49,6 +49,12 @@ def choose(
     """
     module, training = device_task.model.module, device_task.task.training
     randomness = randomness_of(device_task)
+    if not randomness.repeatable:
+        say_once(
+            f"task {device_task.task.name!r}: its augmentation gives something else when it is "
+            "called again with the same seed, so this run cannot be repeated; let it draw with "
+            "torch, on the device of the samples and without a generator of its own"
+        )
     if by_hand:
         hand = _by_hand(device_task, precision)
         problem = None if hand is None else _unfit(hand, device_task, precision, randomness)

@@ -25,6 +25,9 @@ class Randomness:
     augment: Callable[[Any], Any] | None = None
     maps: bool = True
     """Whether ``augment`` can be mapped over copies; if not, it is called for one after another."""
+    repeatable: bool = True
+    """Whether ``augment`` gives the same for the same random numbers; if not, it has others of its
+    own, which a captured graph would repeat."""
 
     def generators(self, copies: int, device: torch.device) -> Draws | None:
         return Draws(copies, device) if self.draws else None
