@@ -29,6 +29,7 @@ import triton
 from torch import nn
 
 from fedast.training.kernels import convolution_kernels as kernels
+from fedast.training.kernels import hopper
 from fedast.training.kernels.net import Descent, Precision, gradient_scale
 
 CONVOLVE: dict[str, int] = {"BM": 128, "BK": 64, "num_warps": 4, "num_stages": 3}
@@ -112,7 +113,13 @@ class _Block:
         # In single precision, matrix units take the weights in one order only.
         turn = not half and not first
         self._turned = new((copies, self.ins, *shape[2:4], self.outs)) if turn else None
+        device = layer.weight.device
+        ordered = self._limit and hopper.has(self.ins, self.outs, device, unrolled=self.unrolled)
+        self._ordered = torch.zeros_like(self._copy) if ordered else None
+        """A copy in the order of Hopper's kernels."""
         self._x = self._y = self._place = self._weight
+        self._raw: torch.Tensor | None = None
+        """Images that are unrolled only when their gradients are made."""
 
     def load(self, given: list[torch.Tensor]) -> None:
         order = (0, 1, 4, 3, 2) if self.unrolled else (0, 1, 3, 4, 2)
@@ -125,6 +132,8 @@ class _Block:
         self._copy.copy_(bounded)
         if self._turned is not None:
             self._turned.copy_(bounded.permute(0, 4, 2, 3, 1))
+        if self._ordered is not None:
+            self._ordered.copy_(hopper.ordered(bounded.flatten(2, 3)).view_as(bounded))
 
     def read(self) -> list[torch.Tensor]:
         outs, ins = self._given[:2]
@@ -138,15 +147,19 @@ class _Block:
         return self._weight[:, : self._given[0], :, :, : self._channels]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(copy, sample, height, width, channel) to the same, pooled."""
-        samples, height, width = x.shape[1:4]
-        pooled_h, pooled_w = (height - self._high + 1) // 2, (width - self.size + 1) // 2
-        self._x = x
+        """(copy, sample, height, width, channel) to the same, pooled; images that are to be
+        unrolled come with their channel first."""
+        samples = x.shape[1]
+        height, width = x.shape[3:5] if self.unrolled else x.shape[2:4]
+        pooled_h, pooled_w = ((side - self.size + 1) // 2 for side in (height, width))
         self._y = x.new_empty(
             (self._copies, samples, pooled_h, pooled_w, self.outs),
             dtype=torch.float32 if self._last else self.stored,
         )
         self._place = torch.empty_like(self._y, dtype=torch.uint8)
+        if self._on_hopper(x):
+            return self._y
+        x = self._x = self._unrolled(x) if self.unrolled else x
         k = self._high * self.size * self.ins
         tile = CONVOLVE if k > 512 else CONVOLVE_SHORT if k > 128 else CONVOLVE_UNROLLED
         rows = 4 * samples * pooled_h * pooled_w
@@ -156,6 +169,33 @@ class _Block:
             LIMIT=self._limit, LARGE=_large(x), **self._shape(), **tile,
         )  # fmt: skip
         return self._y
+
+    def _unrolled(self, x: torch.Tensor) -> torch.Tensor:
+        """From each pixel down, what a column of the kernel sees."""
+        copies, samples, channels, height, width = x.shape
+        x = x.contiguous()
+        out_h = height - self.size + 1
+        columns = x.new_empty((copies, samples, out_h, width, self.ins), dtype=self.stored)
+        pixels, tile = columns.numel() // self.ins, 256
+        kernels.unroll[(triton.cdiv(pixels, tile),)](
+            x, columns, pixels, channels * height * width, height * width,
+            OUT_H=out_h, WIDTH=width, CHANNELS=channels, SIZE=self.size, IN=self.ins,
+            BM=tile, BN=_block(self.ins),
+        )  # fmt: skip
+        return columns
+
+    def _on_hopper(self, x: torch.Tensor) -> bool:
+        """Have the outputs made by a kernel for such a GPU, if there is one for their shape."""
+        if self._ordered is None:
+            return False
+        given = self._ordered, self._bias, self._y, self._place, self._saturated
+        if not self.unrolled:
+            self._x = x
+            return hopper.try_convolve(self.size, x, *given)
+        raw = x.to(self.stored).contiguous()
+        done = hopper.try_convolve_first(self.size, raw, *given)
+        self._raw = raw if done else None
+        return done
 
     def backward(self, dy: torch.Tensor) -> torch.Tensor:
         """The gradient of the images, unless they are the net's own inputs; gradients come and go
@@ -180,6 +220,7 @@ class _Block:
 
     def forget(self) -> None:
         self._x = self._y = self._place = self._weight
+        self._raw = None
 
     def _shape(self) -> dict[str, Any]:
         return {
@@ -207,8 +248,11 @@ class _Block:
 
     def _gradients(self, wide: torch.Tensor) -> torch.Tensor:
         """The gradients of the weights, in parts that are to be summed: (copy, part, ...)."""
-        rows = wide[0, ..., 0].numel()
-        tile, grid, share, parts = self._shares(WEIGHTS, rows)
+        if self._ordered is not None:
+            parts = hopper.try_weights(self.size, self._x, wide)
+            if parts is not None:
+                return parts
+        tile, grid, share, parts = self._shares(WEIGHTS, wide[0, ..., 0].numel())
         kernels.weights[grid](
             self._x, wide, parts, wide.shape[1], share, OUT_H=wide.shape[2], OUT_W=wide.shape[3],
             BN=_block(self.outs), PRECISION=self._precision,
@@ -218,6 +262,13 @@ class _Block:
 
     def _first_gradients(self, dy: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
         """The same of a first block, with those of the bias."""
+        if self._raw is not None:
+            found = None
+            if not self._last:
+                found = hopper.try_first_weights(self.size, self._raw, dy, self._place)
+            if found is not None:
+                return found
+            self._x, self._raw = self._unrolled(self._raw), None
         tile, grid, share, parts = self._shares(FIRST_WEIGHTS, dy[0, ..., 0].numel())
         sums = self._bias.new_empty(*parts.shape[:2], self.outs)
         kernels.first_weights[grid](
@@ -243,12 +294,19 @@ class _Block:
         return tile, (tiles, self._copies, shares), share, parts
 
     def _descend(self, parts: torch.Tensor, sums: torch.Tensor) -> None:
+        numbers = self._keep, self._rate, parts.shape[1], sums.shape[1]
+        taps = self._high * self.size
+        if self._ordered is not None:
+            kernels.descend_ordered[(taps, self._copies)](
+                parts, sums, self._weight, self._bias, self._copy, self._ordered,
+                self._saturated, *numbers, IN=self.ins, OUT=self.outs, TAPS=taps,
+            )  # fmt: skip
+            return
         count = self._weight[0].numel()
         kernels.descend[(triton.cdiv(count, 1024), self._copies)](
             parts, sums, self._weight, self._bias, self._copy,
-            self._copy if self._turned is None else self._turned, self._saturated,
-            self._keep, self._rate, parts.shape[1], sums.shape[1],
-            IN=self.ins, OUT=self.outs, TAPS=self._high * self.size,
+            self._copy if self._turned is None else self._turned, self._saturated, *numbers,
+            IN=self.ins, OUT=self.outs, TAPS=taps,
             HALF=self._copy is not self._weight, TURN=self._turned is not None,
             LIMIT=self._limit, BLOCK=1024, BN=_block(self.outs),
         )  # fmt: skip
@@ -298,7 +356,8 @@ class ConvPools:
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first = self._blocks[0]
-        x = _unrolled(x, first) if first.unrolled else _channels_last(x, first.ins, first.stored)
+        if not first.unrolled:
+            x = _channels_last(x, first.ins, first.stored)
         for block in self._blocks:
             x = block.forward(x)
         x = x[..., : self._outs]
@@ -319,21 +378,6 @@ class ConvPools:
     def forget(self) -> None:
         for block in self._blocks:
             block.forget()
-
-
-def _unrolled(x: torch.Tensor, block: _Block) -> torch.Tensor:
-    """(copy, sample, channel, height, width) to pixels with what a column of the kernel sees."""
-    copies, samples, channels, height, width = x.shape
-    x = x.contiguous()
-    out_h = height - block.size + 1
-    columns = x.new_empty((copies, samples, out_h, width, block.ins), dtype=block.stored)
-    pixels, tile = columns.numel() // block.ins, 256
-    kernels.unroll[(triton.cdiv(pixels, tile),)](
-        x, columns, pixels, channels * height * width, height * width,
-        OUT_H=out_h, WIDTH=width, CHANNELS=channels, SIZE=block.size, IN=block.ins,
-        BM=tile, BN=_block(block.ins),
-    )  # fmt: skip
-    return columns
 
 
 def _channels_last(x: torch.Tensor, wide: int, stored: torch.dtype) -> torch.Tensor:

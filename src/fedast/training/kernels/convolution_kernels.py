@@ -290,6 +290,23 @@ def first_weights(
             tl.store(saturated + copy, 1, mask=tl.max(largest) > 65504.0)
 
 
+@triton.jit
+def _descend_bias(sums, bias, keep, rate, tiles, copy, OUT: tl.constexpr, BN: tl.constexpr):
+    """One step of the bias, from the ``sums`` over all windows."""
+    ROWS: tl.constexpr = 32
+    out = tl.arange(0, BN)
+    total = tl.zeros((BN,), dtype=tl.float32)
+    for first in range(0, tiles, ROWS):
+        row = first + tl.arange(0, ROWS)
+        known = (row < tiles)[:, None] & (out < OUT)[None, :]
+        found = tl.load(sums + (copy * tiles + row)[:, None] * OUT + out[None, :],
+                        mask=known, other=0.0)  # fmt: skip
+        total += tl.sum(found, axis=0)
+    where = bias + copy * OUT + out
+    before = tl.load(where, mask=out < OUT, other=0.0)
+    tl.store(where, before * keep - total * rate, mask=out < OUT)
+
+
 @triton.jit(do_not_specialize=["shares", "tiles"])
 def descend(
     parts, sums, weight, bias, stored, turned, saturated, keep, rate, shares, tiles,
@@ -297,9 +314,8 @@ def descend(
     TURN: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """One step of the weights, and their copies: in half precision, or with the axes turned. The
-    first program also steps the bias, from the ``sums`` over all windows."""
+    first program also steps the bias."""
     COUNT: tl.constexpr = OUT * TAPS * IN
-    ROWS: tl.constexpr = 32
     copy = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < COUNT
@@ -316,14 +332,35 @@ def descend(
         to = (channel * TAPS + tap) * OUT + n
         tl.store(turned + copy * COUNT + to, value.to(turned.dtype.element_ty), mask=inside)
     if tl.program_id(0) == 0:
-        out = tl.arange(0, BN)
-        total = tl.zeros((BN,), dtype=tl.float32)
-        for first in range(0, tiles, ROWS):
-            row = first + tl.arange(0, ROWS)
-            known = (row < tiles)[:, None] & (out < OUT)[None, :]
-            found = tl.load(sums + (copy * tiles + row)[:, None] * OUT + out[None, :],
-                            mask=known, other=0.0)  # fmt: skip
-            total += tl.sum(found, axis=0)
-        where = bias + copy * OUT + out
-        before = tl.load(where, mask=out < OUT, other=0.0)
-        tl.store(where, before * keep - total * rate, mask=out < OUT)
+        _descend_bias(sums, bias, keep, rate, tiles, copy, OUT, BN)
+
+
+@triton.jit
+def hopper_order(value, OUT: tl.constexpr, IN: tl.constexpr):
+    """A kernel position's weights (out, in) in the order that ``hopper.ordered`` explains."""
+    split = tl.reshape(value, (OUT // 16, 8, 2, IN // 16, 2, 4, 2))
+    return tl.reshape(tl.permute(split, (3, 0, 1, 5, 4, 2, 6)), (OUT * IN,))
+
+
+@triton.jit(do_not_specialize=["shares", "tiles"])
+def descend_ordered(
+    parts, sums, weight, bias, stored, ordered, saturated, keep, rate, shares, tiles,
+    IN: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr,
+):  # fmt: skip
+    """The same for one position of the kernel, with copies in fp16: as they are, and in the order
+    of Hopper's kernels."""
+    COUNT: tl.constexpr = OUT * TAPS * IN
+    copy = tl.program_id(1).to(tl.int64)
+    tap = tl.program_id(0)
+    at = (tl.arange(0, OUT)[:, None] * TAPS + tap) * IN + tl.arange(0, IN)[None, :]
+    gradient = tl.zeros((OUT, IN), dtype=tl.float32)
+    for share in range(shares):
+        gradient += tl.load(parts + (copy * shares + share) * COUNT + at)
+    value = tl.load(weight + copy * COUNT + at) * keep - gradient * rate
+    tl.store(weight + copy * COUNT + at, value)
+    half = _stored(value, saturated + copy, True).to(stored.dtype.element_ty)
+    tl.store(stored + copy * COUNT + at, half)
+    to = tap * (OUT * IN) + tl.arange(0, OUT * IN)
+    tl.store(ordered + copy * COUNT + to, hopper_order(half, OUT, IN))
+    if tap == 0:
+        _descend_bias(sums, bias, keep, rate, tiles, copy, OUT, OUT)
