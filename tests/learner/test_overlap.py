@@ -18,6 +18,7 @@ from fedast.tasks.dataset import Arrays
 from fedast.tasks.models import CharLSTM, lenet5
 from fedast.tasks.task import Sampling, Task, Training
 from fedast.training.batched import BatchedTrainer
+from fedast.training.graphs import Graphs
 from fedast.training.prepared import one_by_one, prepared
 from fedast.training.trainer import DeviceTask, SerialTrainer
 
@@ -131,8 +132,9 @@ def test_an_evaluation_as_a_graph(make: Any) -> None:
     model = inference(device_task, "fp16")
     assert isinstance(model, KernelInference)
     base = device_task.model.read()
+    graphs = Graphs()
     for batch in (1000, 128):
-        captured = CapturedEvaluation(device_task, model, device_task.test, batch)
+        captured = CapturedEvaluation(device_task, model, device_task.test, batch, graphs)
         for factor in (1.0, 0.3, 1.5):
             calls: list[int] = []
 

@@ -12,6 +12,7 @@ from fedast.learner.inference import Inference, KernelInference, inference
 from fedast.learner.protocol import Evaluation
 from fedast.tasks.dataset import Dataset
 from fedast.tasks.metrics import MetricOptions
+from fedast.training.graphs import Graphs
 from fedast.training.trainer import DeviceTask
 
 Part: TypeAlias = Literal["test", "final_test"]
@@ -40,7 +41,12 @@ class CapturedEvaluation:
     has time."""
 
     def __init__(
-        self, device_task: DeviceTask, model: Inference, dataset: Dataset, batch: int
+        self,
+        device_task: DeviceTask,
+        model: Inference,
+        dataset: Dataset,
+        batch: int,
+        graphs: Graphs,
     ) -> None:
         """Raises ``RuntimeError`` if the host is needed in between."""
         self._device_task = device_task
@@ -49,13 +55,10 @@ class CapturedEvaluation:
         self._dataset = dataset
         self._vector = device_task.model.read()
         self._indices = torch.arange(len(dataset), device=self._vector.device)
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # lazy initialisations must not be captured
+        with graphs.beside():  # lazy initialisations must not be captured
             self._run(batch)
-        torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with graphs.capture(self._graph):
             self._found = self._run(batch)
         self._sums = torch.empty_like(self._found.sums, device="cpu").pin_memory()
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]

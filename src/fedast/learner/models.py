@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 import torch
@@ -29,6 +30,7 @@ from fedast.learner.requests import OpenRequest
 from fedast.learner.versions import VersionStore
 from fedast.tasks.dataset import Dataset
 from fedast.tasks.task import BadTask, OutOfMemory, Task
+from fedast.training.graphs import Graphs, with_room
 from fedast.training.prepared import prepared
 from fedast.training.trainer import DeviceTask, Update
 
@@ -90,7 +92,8 @@ class ServerModels:
         }
         self._evaluations = dict.fromkeys(self._averages, 0)
         """So far, of the averages: every so many-th is also made of the newest model."""
-        self._graphs: dict[TaskName, CapturedEvaluation | None] = {}
+        self._captures: dict[TaskName, CapturedEvaluation | None] = {}
+        self._graphs = Graphs()
         self._saturated: dict[TaskName, torch.Tensor] = {}
         """Counts on the device; reading one would make the host wait."""
         self._marks: dict[TaskName, list[torch.Tensor]] = {}
@@ -306,25 +309,27 @@ class ServerModels:
                         f"task {task!r}: not even one test sample fits into the device's memory; "
                         'set compute.device = "cpu"'
                     ) from None
-            self._graphs.pop(task, None)
+            self._captures.pop(task, None)
             torch.cuda.empty_cache()
             self._test_batch = batch // 2
 
     def _captured(self, task: TaskName, batch: int) -> CapturedEvaluation | None:
         """The evaluation of a task on its test set as a graph, if it can be one."""
-        if task not in self._graphs:
+        if task not in self._captures:
             device_task, model = self.device_tasks[task], self._inferences[task]
-            self._graphs[task] = None
+            self._captures[task] = None
             if can_be_captured(model, device_task):
                 test = prepared(device_task.test, model.takes)
                 try:
-                    self._graphs[task] = CapturedEvaluation(device_task, model, test, batch)
+                    self._captures[task] = with_room(
+                        partial(CapturedEvaluation, device_task, model, test, batch, self._graphs)
+                    )
                 except torch.OutOfMemoryError:
                     raise
                 except RuntimeError as problem:  # a metric needs the host: it is asked as it is
                     torch.cuda.synchronize()
                     _log.info("task %r: evaluated without a graph: %s", task, problem)
-        return self._graphs[task]
+        return self._captures[task]
 
     def _deltas(self, task: TaskName, updates: Iterable[Update]) -> torch.Tensor:
         """One row per update. Older checkpoints and clients append differences of buffers, which

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias, final
 
 import numpy as np
@@ -22,6 +23,7 @@ from fedast.core.protocol import TaskName
 from fedast.core.streams import Stream
 from fedast.tasks.dataset import Dataset, mapped
 from fedast.tasks.task import Indices, OutOfMemory
+from fedast.training.graphs import Graphs, with_room
 from fedast.training.kernels.agreement import randomness_of
 from fedast.training.kernels.choose import Build, choose, say_once
 from fedast.training.kernels.net import Net, Precision, Unstackable
@@ -64,12 +66,13 @@ class BatchedTrainer:
         self._serial = SerialTrainer(device_tasks, seed)
         self._stacked: dict[TaskName, _StackedTask] = {}
         ready: Ready = {}
+        graphs = Graphs()
         self.alone: dict[TaskName, str] = {}
         """Tasks whose clients are trained one at a time, and why."""
         for name, device_task in device_tasks.items():
             try:
                 self._stacked[name] = _StackedTask(
-                    device_task, choose(device_task, precision), most or MOST, ready
+                    device_task, choose(device_task, precision), most or MOST, ready, graphs
                 )
             except Unstackable as problem:
                 self.alone[name] = str(problem)
@@ -103,12 +106,15 @@ def _same_frozen(device_task: DeviceTask, jobs: Sequence[Job]) -> bool:
 class _StackedTask:
     """A task whose clients are trained as stacked copies, with an engine per padded size."""
 
-    def __init__(self, device_task: DeviceTask, build: Build, most: int, ready: Ready) -> None:
+    def __init__(
+        self, device_task: DeviceTask, build: Build, most: int, ready: Ready, graphs: Graphs
+    ) -> None:
         self._device_task = device_task
         self._build = build
         self._randomness = randomness_of(device_task)
         self._engines: dict[int, _Engine] = {}
         self._ready = ready
+        self._graphs = graphs
         self.most = most
 
     def train(self, jobs: Sequence[Job], stream: Stream) -> list[Update]:
@@ -118,10 +124,7 @@ class _StackedTask:
         size = padded(len(jobs))
         try:
             if size not in self._engines:
-                net = self._build(size)
-                self._engines[size] = _Engine(
-                    self._device_task, self._samples(net), net, size, self._randomness
-                )
+                self._engines[size] = with_room(partial(self._engine, size))
             return self._engines[size].train(jobs, stream)
         except torch.OutOfMemoryError:
             self._engines.clear()
@@ -133,6 +136,12 @@ class _StackedTask:
             )
         self.most = max(1, len(jobs) // 2)
         return self.train(jobs, stream)
+
+    def _engine(self, size: int) -> _Engine:
+        net = self._build(size)
+        return _Engine(
+            self._device_task, self._samples(net), net, size, self._randomness, self._graphs
+        )
 
     def _samples(self, net: Net) -> Dataset:
         """The training samples as a net takes them."""
@@ -154,6 +163,7 @@ class _Engine:
         net: Net,
         size: int,
         randomness: Randomness,
+        graphs: Graphs,
     ) -> None:
         """``train``: the task's training samples, as the net takes them."""
         how = device_task.task.training
@@ -177,7 +187,7 @@ class _Engine:
         self._graph: torch.cuda.CUDAGraph | None = None
         if base.is_cuda and randomness.repeatable:
             self._net.load(base.expand(size, -1))
-            self._graph = self._capture()
+            self._graph = self._capture(graphs)
 
     def train(self, jobs: Sequence[Job], stream: Stream) -> list[Update]:
         places = [min(place, len(jobs) - 1) for place in range(self._size)]
@@ -238,14 +248,11 @@ class _Engine:
         if number is None:
             self._at += 1
 
-    def _capture(self) -> torch.cuda.CUDAGraph | None:
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
+    def _capture(self, graphs: Graphs) -> torch.cuda.CUDAGraph | None:
         before = host_state()
-        with torch.cuda.stream(side):
+        with graphs.beside():
             self._step()  # lazy initialisations must not be captured
             self._at.zero_()
-        torch.cuda.current_stream().wait_stream(side)
         name = self._device_task.task.name
         if host_state() != before:
             _log.info("task %r: no graph: its training draws random numbers on the host", name)
@@ -254,7 +261,7 @@ class _Engine:
         if self._draws is not None:
             self._draws.register(graph)
         try:
-            with torch.cuda.graph(graph):
+            with graphs.capture(graph):
                 self._step()
         except torch.OutOfMemoryError:
             raise
