@@ -32,6 +32,7 @@ from fedast.records.run import (
 )
 from fedast.run.build import build_tasks
 from fedast.run.checkpointing import EVERY, FOLDER, Checkpointing, Every
+from fedast.run.gpu_start import start_gpu
 from fedast.run.models import data_of, save_models
 from fedast.run.plan import World, build_world, plan_run
 from fedast.run.simulate import Outcome, Watch, run_world
@@ -157,6 +158,7 @@ def _check_same(
 def _build(config: RunConfig) -> World:
     for observer in config.observers:
         observer.check()
+    start_gpu(config.compute)
     plan = plan_run(
         build_tasks(config),
         config.algorithm,
