@@ -251,6 +251,23 @@ def test_what_the_host_draws_is_drawn_in_every_step(draw: Callable[[], float]) -
     assert len(set(drawn[before:])) == len(drawn) - before
 
 
+class Peeking(nn.Module):
+    """Asks the host in between, and draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.cuda.synchronize()
+        return nn.functional.dropout(self.linear(x), 0.2, self.training)
+
+
+@pytest.mark.cuda
+def test_a_step_that_cannot_be_captured_draws_all_the_same() -> None:
+    check(make_task(Peeking), device=torch.device("cuda"))
+
+
 def test_augmentation_that_cannot_be_repeated_is_told(caplog: pytest.LogCaptureFixture) -> None:
     own = np.random.default_rng(0)
 

@@ -34,6 +34,7 @@ def test_after_a_failure_others_are_captured_and_garbage_is_collected() -> None:
             x.add_(1.0)
     torch.cuda.synchronize()
     assert gc.isenabled()
+    assert torch.rand(3, device="cuda").isfinite().all(), "random numbers can be drawn"
     graph = torch.cuda.CUDAGraph()
     with graphs.capture(graph):
         x.mul_(2.0)

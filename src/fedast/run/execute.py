@@ -158,9 +158,12 @@ def _check_same(
 def _build(config: RunConfig) -> World:
     for observer in config.observers:
         observer.check()
-    start_gpu(config.compute)
+    starting = start_gpu(config.compute.device)
+    tasks = build_tasks(config)
+    if starting is not None:
+        starting.join()
     plan = plan_run(
-        build_tasks(config),
+        tasks,
         config.algorithm,
         config.simulation,
         seed=config.seed,

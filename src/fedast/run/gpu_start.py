@@ -7,13 +7,13 @@ from threading import Thread
 
 import torch
 
-from fedast.config.schema import Compute
-from fedast.run.compute import pick_device
+from fedast.run.compute import Device, pick_device
 
 
-def start_gpu(compute: Compute) -> Thread | None:
-    """Have CUDA started, and Triton ready to look up kernels, if a run is to use a GPU."""
-    if compute.device == "cpu" or pick_device(compute.device) != "cuda":
+def start_gpu(device: Device) -> Thread | None:
+    """Have CUDA started, and Triton ready to look up kernels, if a run is to use a GPU. The thread
+    is to be joined before graphs are captured."""
+    if device == "cpu" or pick_device(device) != "cuda":
         return None
     thread = Thread(target=_start, name="GPU start")
     thread.start()

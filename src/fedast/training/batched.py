@@ -268,6 +268,8 @@ class _Engine:
         except RuntimeError as problem:  # the user's code needs the host: run it step by step
             torch.cuda.synchronize()
             _log.info("task %r: no graph: %s", name, problem)
+            if self._draws is not None:  # others, which do not belong to a graph
+                self._draws = self._randomness.generators(self._size, self._at.device)
             return None
         return graph
 

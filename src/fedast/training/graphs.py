@@ -60,6 +60,16 @@ class Graphs:
                     yield
                 finally:
                     graph.capture_end()
+        except BaseException:
+            self._start_afresh()
+            raise
         finally:
             if collects:
                 gc.enable()
+
+    def _start_afresh(self) -> None:
+        """After a capture that failed, torch still takes it to be under way: its memory cannot be
+        captured into again, and the generator that it registered draws no more."""
+        self._pool = torch.cuda.graph_pool_handle()
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        generator.graphsafe_set_state(generator.clone_state())
