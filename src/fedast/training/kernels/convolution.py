@@ -188,13 +188,15 @@ class _Block:
         """Have the outputs made by a kernel for such a GPU, if there is one for their shape."""
         if self._ordered is None:
             return False
-        given = self._ordered, self._bias, self._y, self._place, self._saturated
-        if not self.unrolled:
+        x = x.to(self.stored).contiguous()
+        done = hopper.try_convolve(
+            self.size, x, self._ordered, self._bias, self._y, self._place, self._saturated,
+            raw=self.unrolled,
+        )  # fmt: skip
+        if self.unrolled:
+            self._raw = x if done else None
+        else:
             self._x = x
-            return hopper.try_convolve(self.size, x, *given)
-        raw = x.to(self.stored).contiguous()
-        done = hopper.try_convolve_first(self.size, raw, *given)
-        self._raw = raw if done else None
         return done
 
     def backward(self, dy: torch.Tensor) -> torch.Tensor:

@@ -81,8 +81,8 @@ def ordered(weight: torch.Tensor) -> torch.Tensor:
 
 
 # --- what a block of a net asks for -----------------------------------------------------------
-# Images are (copy, sample, height, width, channel), for a first layer (copy, sample, channel,
-# height, width). There may be no kernel for their shape: then nothing is done.
+# Images are (copy, sample, height, width, channel) or, if they are ``raw``, those of a first layer,
+# (copy, sample, channel, height, width). Without a kernel for their shape, nothing is done.
 
 
 def try_convolve(
@@ -93,38 +93,21 @@ def try_convolve(
     y: torch.Tensor,
     place: torch.Tensor,
     saturated: torch.Tensor,
+    *,
+    raw: bool,
 ) -> bool:
     """Pooled outputs, into ``y``, with the place that each came from."""
-    height, width, ins = x.shape[2:]
-    shape = Shape(height, width, ins, size, 2 * y.shape[2], 2 * y.shape[3])
-    fits = convolves(shape)
-    if fits:
-        convolve(shape, x, weight, bias, y, place, saturated)
-    return fits
-
-
-def try_convolve_first(
-    size: int,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    y: torch.Tensor,
-    place: torch.Tensor,
-    saturated: torch.Tensor,
-) -> bool:
-    """The same of a first layer."""
-    ins, height, width = x.shape[2:]
-    shape = Shape(height, width, ins, size, 2 * y.shape[2], 2 * y.shape[3])
-    fits = convolves_first(shape)
-    if fits:
-        convolve_first(shape, x, weight, bias, y, place, saturated)
-    return fits
+    shape = _shape(size, x, 2 * y.shape[2], 2 * y.shape[3], raw=raw)
+    fits, make = (convolves_first, convolve_first) if raw else (convolves, convolve)
+    if not fits(shape):
+        return False
+    make(shape, x, weight, bias, y, place, saturated)
+    return True
 
 
 def try_weights(size: int, x: torch.Tensor, wide: torch.Tensor) -> torch.Tensor | None:
-    """Those of the weights, in parts (copy, part, ...), from that of the outputs."""
-    height, width, ins = x.shape[2:]
-    shape = Shape(height, width, ins, size, wide.shape[2], wide.shape[3])
+    """The gradients of the weights, in parts (copy, part, ...), from that of the outputs."""
+    shape = _shape(size, x, wide.shape[2], wide.shape[3], raw=False)
     if not sums_weights(shape):
         return None
     copies, samples = x.shape[:2]
@@ -138,9 +121,14 @@ def try_first_weights(
     size: int, x: torch.Tensor, dy: torch.Tensor, place: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """The same of a first layer, with those of the bias, from that of the pooled outputs."""
-    ins, height, width = x.shape[2:]
-    shape = Shape(height, width, ins, size, 2 * dy.shape[2], 2 * dy.shape[3])
+    shape = _shape(size, x, 2 * dy.shape[2], 2 * dy.shape[3], raw=True)
     return first_weights(shape, x, dy, place) if sums_first_weights(shape) else None
+
+
+def _shape(size: int, x: torch.Tensor, out_h: int, out_w: int, *, raw: bool) -> Shape:
+    one, two, three = x.shape[2:]
+    height, width, ins = (two, three, one) if raw else (one, two, three)
+    return Shape(height, width, ins, size, out_h, out_w)
 
 
 # --- a first layer ----------------------------------------------------------------------------
