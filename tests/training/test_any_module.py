@@ -274,14 +274,24 @@ def test_augmentation_that_cannot_be_repeated_is_told(caplog: pytest.LogCaptureF
     def scaled(inputs: torch.Tensor) -> torch.Tensor:
         return inputs * float(own.uniform(0.999, 1.001))
 
-    for augment, name in ((scaled, "own"), (crop_and_flip, "torch's")):
+    def scaled_in_place(inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.mul_(float(own.uniform(0.999, 1.001)))
+
+    def noisy_in_place(inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.add_(torch.randn_like(inputs)).clone()
+
+    for augment, name in (
+        (scaled, "own"),
+        (scaled_in_place, "own, in place"),
+        (crop_and_flip, "torch's"),
+        (noisy_in_place, "torch's, in place"),
+    ):
         inputs = torch.randn(30, 3, 8, 8, dtype=torch.float64)
         model = partial(nn.Sequential, nn.Flatten(), nn.Linear(192, 4))
         task = make_task(model, inputs=inputs, augment=augment).copy(name=name)
         BatchedTrainer({name: DeviceTask.build(task, 3, torch.device("cpu"))}, 3)
     said = [record.getMessage() for record in caplog.records if "repeated" in record.getMessage()]
-    assert len(said) == 1
-    assert "task 'own'" in said[0]
+    assert [text.split(":")[0] for text in said] == ["task 'own'", "task 'own, in place'"]
 
 
 class Masked(nn.Module):

@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 
-from fedast.training.graphs import Graphs, with_room
+from fedast.training.graphs import Graphs
 
 pytestmark = pytest.mark.cuda
 
@@ -51,4 +51,15 @@ def test_what_lacks_memory_is_made_once_more() -> None:
             raise torch.OutOfMemoryError
         return "made"
 
-    assert with_room(make) == "made"
+    assert Graphs().with_room(make) == "made"
+
+
+def test_memory_that_no_graph_has_any_more_is_not_captured_into() -> None:
+    graphs, x = Graphs(), torch.ones(3, device="cuda")
+    for _ in range(3):
+        graph = torch.cuda.CUDAGraph()
+        with graphs.capture(graph):
+            x.mul_(2.0)
+        graph.replay()
+        del graph
+    assert x.tolist() == [8.0, 8.0, 8.0]

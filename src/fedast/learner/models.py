@@ -30,7 +30,7 @@ from fedast.learner.requests import OpenRequest
 from fedast.learner.versions import VersionStore
 from fedast.tasks.dataset import Dataset
 from fedast.tasks.task import BadTask, OutOfMemory, Task
-from fedast.training.graphs import Graphs, with_room
+from fedast.training.graphs import Graphs
 from fedast.training.prepared import prepared
 from fedast.training.trainer import DeviceTask, Update
 
@@ -321,7 +321,7 @@ class ServerModels:
             if can_be_captured(model, device_task):
                 test = prepared(device_task.test, model.takes)
                 try:
-                    self._captures[task] = with_room(
+                    self._captures[task] = self._graphs.with_room(
                         partial(CapturedEvaluation, device_task, model, test, batch, self._graphs)
                     )
                 except torch.OutOfMemoryError:

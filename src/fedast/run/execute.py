@@ -159,9 +159,11 @@ def _build(config: RunConfig) -> World:
     for observer in config.observers:
         observer.check()
     starting = start_gpu(config.compute.device)
-    tasks = build_tasks(config)
-    if starting is not None:
-        starting.join()
+    try:
+        tasks = build_tasks(config)
+    finally:
+        if starting is not None:
+            starting.join()
     plan = plan_run(
         tasks,
         config.algorithm,

@@ -23,7 +23,7 @@ from fedast.core.protocol import TaskName
 from fedast.core.streams import Stream
 from fedast.tasks.dataset import Dataset, mapped
 from fedast.tasks.task import Indices, OutOfMemory
-from fedast.training.graphs import Graphs, with_room
+from fedast.training.graphs import Graphs
 from fedast.training.kernels.agreement import randomness_of
 from fedast.training.kernels.choose import Build, choose, say_once
 from fedast.training.kernels.net import Net, Precision, Unstackable
@@ -124,11 +124,12 @@ class _StackedTask:
         size = padded(len(jobs))
         try:
             if size not in self._engines:
-                self._engines[size] = with_room(partial(self._engine, size))
+                self._engines[size] = self._graphs.with_room(partial(self._engine, size))
             return self._engines[size].train(jobs, stream)
         except torch.OutOfMemoryError:
-            self._engines.clear()
-            torch.cuda.empty_cache()
+            pass  # and nothing of the engine that failed is held any more
+        self._engines.clear()
+        torch.cuda.empty_cache()
         if len(jobs) == 1:
             raise OutOfMemory(
                 f"task {self._device_task.task.name!r}: not even one client's training fits into "

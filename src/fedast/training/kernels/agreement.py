@@ -35,9 +35,12 @@ def randomness_of(device_task: DeviceTask) -> Randomness:
     augment, device = device_task.task.augment, device_task.model.parameters[0].device
     if augment is None:
         return Randomness(device_task.draws)
-    inputs = [_samples(device_task, number)[0] for number in (0, 1)]
+
+    def inputs() -> list[Any]:  # anew, since augmentation may be in place
+        return [_samples(device_task, number)[0] for number in (0, 1)]
+
     alone = []
-    for one, stream in zip([*inputs, inputs[0]], [*_streams(2), *_streams(1)], strict=True):
+    for one, stream in zip([*inputs(), inputs()[0]], [*_streams(2), *_streams(1)], strict=True):
         with seeded(stream, device):
             alone.append(leaves(augment(one)))
     again = alone.pop()
@@ -47,7 +50,7 @@ def randomness_of(device_task: DeviceTask) -> Randomness:
     if generators is not None:
         generators.begin([draw_seed(stream) for stream in _streams(2)])
     try:
-        found = leaves(stacked.augmented(augment, _stack(inputs), generators, maps=True))
+        found = leaves(stacked.augmented(augment, _stack(inputs()), generators, maps=True))
         wanted = [torch.stack(parts) for parts in zip(*alone, strict=True)]
         maps = all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
     except Exception as error:  # whatever a user's function that cannot be mapped raises

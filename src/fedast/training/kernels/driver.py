@@ -69,8 +69,7 @@ def tensor_map(x: torch.Tensor, order: Sequence[int], box: Sequence[int]) -> Ten
 @final
 class Kernel:
     def __init__(self, source: str, name: str, threads: int, memory: int) -> None:
-        """``memory``: bytes of shared memory."""
-        torch.cuda.current_stream()  # so that there is a context
+        """``memory``: bytes of shared memory. The thread must have used CUDA before."""
         module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         _call("cuModuleLoadData", ctypes.byref(module), _binary(source, name))
         _call("cuModuleGetFunction", ctypes.byref(self._function), module, name.encode())

@@ -85,9 +85,8 @@ __device__ __forceinline__ float larger(float a, float b) {  // NaN wins
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
   return c;
 }
-// As far as fp16 reaches; NaN stays NaN. `beyond` is set if that changes the value.
-__device__ __forceinline__ float clipped(float value, bool& beyond) {  // of one that is not negative
-  beyond |= value > LARGEST;
+// As far as fp16 reaches; NaN stays NaN.
+__device__ __forceinline__ float clipped(float value) {  // of one that is not negative
   float c;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(value), "f"(LARGEST));
   return c;
@@ -151,7 +150,8 @@ template <int MINE> struct Pooled {
           const float above = larger(a, b), below = larger(c, d);
           const float largest = larger(above, below) + (half ? bias.y : bias.x);
           from[half] = largest > 0.0f ? below > above ? (d > c ? 3 : 2) : (b > a ? 1 : 0) : 4;
-          value[half] = clipped(larger(largest, 0.0f), beyond);
+          value[half] = clipped(larger(largest, 0.0f));
+          beyond |= largest > LARGEST && image < images;
         }
         const int at = window * 64 + channel;
         keep(reinterpret_cast<VALUE*>(values + image * STRIDE) + at, value[0], value[1]);

@@ -21,11 +21,13 @@ OUT = 64
 _PIXEL = 8 * OUT * 2
 """Bytes of a pixel of eight images."""
 _MEMORY = 227 * 1024
-"""Shared memory that one block may have; two that run together have as much."""
+"""Shared memory that one block may have; two that run together have half of it each."""
 _SUMS = 168
 """Sums that a thread has room for in its 255 registers."""
-_FIRST_COLUMNS = 14
-"""At most so many outputs of a first layer are made side by side."""
+_FIRST_SUMS = 132
+"""The same where three blocks run together, with the weights that it holds."""
+_ROWS = 4
+"""At most so many rows of outputs are made by a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Shape:
     @property
     def rows(self) -> int:
         """Of outputs that a block makes: whole pairs."""
-        return min(_SUMS // (4 * self.out_w) // 2 * 2, self.out_h)
+        return min(_SUMS // (4 * self.out_w) // 2 * 2, self.out_h, _ROWS)
 
 
 def has(ins: int, outs: int, device: torch.device, *, unrolled: bool) -> bool:
@@ -157,7 +159,8 @@ def convolve_first(
 
 def _strip(shape: Shape) -> int:
     """How many outputs are made side by side: whole pairs."""
-    fit = (n for n in range(_FIRST_COLUMNS, 0, -1) if n % 2 == 0 and shape.out_w % n == 0)
+    most = (_FIRST_SUMS - 4 * shape.size) // 8
+    fit = (n for n in range(most, 0, -1) if n % 2 == 0 and shape.out_w % n == 0)
     return next(fit, 0)
 
 
