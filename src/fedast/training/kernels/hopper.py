@@ -1,4 +1,4 @@
-"""Convolutions in half precision for Hopper GPUs: the CUDA C++ of ``hopper.cu``.
+"""Convolutions in half precision for Hopper GPUs: the CUDA C++ of ``hopper.cu`` and its fellows.
 
 They are for 64 channels of outputs, as the CIFAR-10 net has them; everything else, and every other
 GPU, takes the Triton kernels, which they agree with.
@@ -289,8 +289,7 @@ def _loaded(
 
 def source_for(name: str, shape: Shape, dtype: torch.dtype) -> str:
     """The source of a kernel for one shape and the type that its results are stored as."""
-    sizes = {key.upper(): value for key, value in asdict(shape).items()}
-    defines: dict[str, object] = {f"MAKE_{name.upper()}": 1, **sizes}
+    defines: dict[str, object] = {key.upper(): value for key, value in asdict(shape).items()}
     columns = {
         "convolve": 8 * shape.out_w,
         "first": 8 * _strip(shape),
@@ -305,7 +304,8 @@ def source_for(name: str, shape: Shape, dtype: torch.dtype) -> str:
         defines["VALUE"] = "float" if dtype == torch.float32 else "u16"
     lines = [f"#define {key} {value}" for key, value in defines.items()]
     product = _product(columns, turned=gradient)
-    return "\n".join([*lines, product, source_of("hopper.cu")])
+    files = ["hopper", *(["hopper_raw"] if name.startswith("first") else []), f"hopper_{name}"]
+    return "\n".join([*lines, product, *(source_of(f"{file}.cu") for file in files)])
 
 
 def _product(columns: int, *, turned: bool) -> str:
