@@ -9,9 +9,8 @@ import torch
 
 from fedast.training.graphs import Graphs
 
-pytestmark = pytest.mark.cuda
 
-
+@pytest.mark.cuda
 def test_each_gives_its_own_result_in_any_order() -> None:
     graphs, made = Graphs(), []
     for factor in (2.0, 3.0, 5.0):
@@ -27,6 +26,7 @@ def test_each_gives_its_own_result_in_any_order() -> None:
         torch.testing.assert_close(y, (x * factor + 1.0).cos().sum())
 
 
+@pytest.mark.cuda
 def test_after_a_failure_others_are_captured_and_garbage_is_collected() -> None:
     graphs, x = Graphs(), torch.ones(3, device="cuda")
     with pytest.raises(RuntimeError), graphs.capture(torch.cuda.CUDAGraph()):  # noqa: PT012
@@ -54,6 +54,7 @@ def test_what_lacks_memory_is_made_once_more() -> None:
     assert Graphs().with_room(make) == "made"
 
 
+@pytest.mark.cuda
 def test_memory_that_no_graph_has_any_more_is_not_captured_into() -> None:
     graphs, x = Graphs(), torch.ones(3, device="cuda")
     for _ in range(3):

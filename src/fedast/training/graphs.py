@@ -21,6 +21,7 @@ class Graphs:
 
     def __init__(self) -> None:
         self._alive: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
+        """Those in the present pool."""
         self._pool: Any = None
         self._tight = False
 
@@ -80,6 +81,6 @@ class Graphs:
     def _start_afresh(self) -> None:
         """After a capture that could not be ended, torch still takes it to be under way: its memory
         cannot be captured into again, and the generator that it registered draws no more."""
-        self._pool = torch.cuda.graph_pool_handle()
+        self._alive.clear()
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
         generator.graphsafe_set_state(generator.clone_state())
