@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from unittest.mock import patch
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -15,3 +19,10 @@ settings.load_profile("fedast")
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs inside tests do not time trainers or fork unless a test asks for workers."""
     monkeypatch.setattr("fedast.run.compute.available_cores", lambda: 1)
+
+
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """What a command sets for its worker processes, such as ``--offline``, ends with the test."""
+    with patch.dict(os.environ):
+        yield

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import fedast
+from tests.cli.command import fedast, fedast_process
 from tests.cli.test_operator import until
 from tests.federation.nats_support import free_port
 from tests.federation.support import audit, events
@@ -28,7 +28,7 @@ def test_a_restored_federation_trains_on_with_an_empty_nats(tmp_path: Path) -> N
     config = Path(first) / "federation.toml"
     config.write_text(config.read_text().replace("0.93", "1.0").replace("0.85", "1.0"))
     try:
-        fedast("federation", "up", first, "--detach")
+        fedast_process("federation", "up", first, "--detach")
         until(lambda: updates(first) > 100, "training")
         assert "entries of the server's log" in fedast("federation", "backup", first, file).stdout
         copied = updates(first)
@@ -38,7 +38,7 @@ def test_a_restored_federation_trains_on_with_an_empty_nats(tmp_path: Path) -> N
     fedast("federation", "restore", file, again)
     assert not (Path(again) / "nats" / "data").exists()
     try:
-        fedast("federation", "up", again, "--detach")
+        fedast_process("federation", "up", again, "--detach")
         until(lambda: updates(again) > copied + 300, "the restored one trains")
         found = json.loads(fedast("federation", "status", again, "--json").stdout)
         assert found["server"]["quarantined"] == []
