@@ -101,7 +101,7 @@ def test_a_live_run_is_watched_to_its_end(show: Open, tmp_path: Path) -> None:
     expect(page.get_by_text("No runs here yet")).to_be_visible()
     command = [
         sys.executable, "-m", "fedast", "run", str(EXAMPLES / "quickstart.toml"), "-q",
-        "--out", str(tmp_path / "live"), "--set", "simulation.max_time=120",
+        "--out", str(tmp_path / "live"), "--set", "simulation.max_time=1500",
         "--set", "tasks.digits-mlp.target=1.0", "--set", "tasks.synthetic.target=1.0",
     ]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as run:
