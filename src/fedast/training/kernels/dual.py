@@ -16,6 +16,7 @@ from typing import final
 import torch
 
 from fedast.training.kernels.layers import Flatten, LayeredNet, Linear, Tensors
+from fedast.training.kernels.products import product
 
 _CALLS = 5e5
 """What more calls a step takes than in the usual form, in operations of a matrix product."""
@@ -49,22 +50,20 @@ class DualLinear:
     def begin(self, samples: torch.Tensor) -> None:
         """What the client will train on, one sample per row; after ``load``."""
         self._samples = samples
-        self._outputs = samples @ self._linear.weight[0].T
+        self._outputs = product(samples, self._linear.weight[0].T)
         self._products = _gram(samples)
         self._sums = torch.zeros_like(self._outputs)
         self._decayed = 1.0
 
     def read(self) -> Tensors:
         weight, bias = self._linear.read()
-        rate = self._linear.rate
-        moved = torch.addmm(weight[0], self._sums.T, self._samples, beta=self._decayed, alpha=-rate)
-        return [moved[None], bias]
+        moved = product(self._sums.T, self._samples)
+        return [moved.add_(weight[0], alpha=self._decayed)[None], bias]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._at = x
         y = self._outputs.index_select(0, x)
-        near = self._products.index_select(0, x)
-        y.addmm_(near, self._sums, beta=self._decayed, alpha=-self._linear.rate)
+        y.addmm_(self._products.index_select(0, x), self._sums, beta=self._decayed)
         return y.add_(self._bias)[None]
 
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
@@ -72,7 +71,7 @@ class DualLinear:
         if keep != 1.0:
             self._sums.mul_(keep)
             self._decayed *= keep
-        self._sums.index_add_(0, self._at, dy[0])
+        self._sums.index_add_(0, self._at, dy[0], alpha=-self._linear.rate)
         self._linear.step_bias(dy)
         return dy
 
@@ -86,7 +85,7 @@ def _gram(samples: torch.Tensor) -> torch.Tensor:
     start = 0
     for rows in samples.tensor_split(_BLOCKS):
         end = start + len(rows)
-        torch.mm(rows, samples[:end].T, out=products[start:end, :end])
+        product(rows, samples[:end].T, out=products[start:end, :end])
         products[:start, start:end] = products[start:end, :start].T
         start = end
     return products

@@ -19,6 +19,7 @@ from fedast.training.kernels import windows
 from fedast.training.kernels.image_layers import Conv, MaxPool
 from fedast.training.kernels.loss import cross_entropy
 from fedast.training.kernels.net import Descent, Layout, Precision, Unstackable, has_triton
+from fedast.training.kernels.products import affine, product
 
 Tensors: TypeAlias = list[torch.Tensor]
 _KNOWN = (nn.Linear, nn.ReLU, nn.Flatten, nn.MaxPool2d, nn.Conv2d)
@@ -76,10 +77,10 @@ class Linear:
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.x = x
-        return torch.baddbmm(self.bias, x, self._turned)
+        return affine(self.bias, x, self._turned)
 
     def backward(self, dy: torch.Tensor, wants_dx: bool) -> torch.Tensor:
-        dx = torch.bmm(dy, self.weight) if wants_dx else dy
+        dx = product(dy, self.weight) if wants_dx else dy
         self.weight.baddbmm_(dy.mT, self.x, beta=self.keep, alpha=-self.rate)
         self.step_bias(dy)
         return dx

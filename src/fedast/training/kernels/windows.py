@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.functional import pad
 
 from fedast.training.kernels.net import Descent
+from fedast.training.kernels.products import product
 
 _FEW = 128
 """The most pairs of an input and an output channel for which it is done; more was not measured."""
@@ -78,7 +79,7 @@ class ConvPool:
         room.fill(x)
         torch._foreach_copy_(self._places, [self._weight] * 4)
         self._moved[..., -1] = self._bias[:, None, None]
-        torch.bmm(self._matrix, room.columns, out=room.under)
+        product(self._matrix, room.columns, out=room.under)
         # The sign of a difference says which of two values is the larger one (of equal ones the
         # first wins, as in torch); the backward pass goes by it.
         torch.sub(room.right, room.left, out=room.sideways)
@@ -99,7 +100,7 @@ class ConvPool:
         masked(room.rows, room.sideways, 0, grad_input=room.right)
         torch.sub(room.rows, room.right, out=room.left)
         dx = room.spread(self._matrix) if wants_dx else dy
-        torch.bmm(room.under, room.columns.mT, out=self._gradient.view_as(self._matrix))
+        product(room.under, room.columns.mT, out=self._gradient.view_as(self._matrix))
         if self._keep != 1.0:
             torch._foreach_mul_([self._weight, self._bias], self._keep)
         for one in self._d_places:
@@ -182,7 +183,7 @@ class _Room:
         self._windows.copy_(pixels.permute(0, 1, 2, 3, 4, 5, 7, 8, 6))
 
     def spread(self, matrix: torch.Tensor) -> torch.Tensor:
-        torch.bmm(matrix[:, :, :-1].mT, self.under, out=self._d_columns)
+        product(matrix[:, :, :-1].mT, self.under, out=self._d_columns)
         self._d_all.zero_()
         for there, here in self._d_parts:
             there.add_(here)
