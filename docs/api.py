@@ -10,7 +10,7 @@ import generate
 from pydantic import BaseModel
 from sphinx.application import Sphinx
 
-from fedast.parts.options import Options
+from fedast.parts.options import Options, meanings
 
 
 def _is_section(thing: object) -> bool:
@@ -43,7 +43,7 @@ def docstring(
         lines += ["", f'In a file: ``name = "{thing.name}"``.']
     lines.append("")
     for field, info in thing.model_fields.items():
-        meaning = " ".join((info.description or "").split())
+        meaning = meanings(thing)[field]
         kind, default = generate.kind_of(info), generate.default_of(info)
         tail = {"–": "", "required": ", required"}.get(default, f", default {default}")
         said = f"{meaning} ({kind}{tail})" if meaning else f"{kind}{tail}"

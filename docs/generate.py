@@ -32,7 +32,7 @@ from fedast.config.schema import (
     TaskConfig,
     TrainingOverrides,
 )
-from fedast.parts.options import Options
+from fedast.parts.options import Options, meanings
 from fedast.parts.registry import Part
 
 ROOT = Path(__file__).parents[1]
@@ -121,8 +121,9 @@ def keys() -> Iterator[str]:
         if table:
             yield from (f"Under `[[{table}]]`:" if table == "tasks" else f"Under `[{table}]`:", "")
         yield from ("| key | type | default | meaning |", "|---|---|---|---|")
+        meant = meanings(section)
         for name, field in section.model_fields.items():
-            meaning = " ".join((field.description or "").split())
+            meaning = meant[name]
             key = f"`{name}`"
             if name in {path.rpartition(".")[2] for _, path, _ in TABLES if path}:
                 inner = f"{table}.{name}".lstrip(".")

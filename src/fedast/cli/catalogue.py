@@ -19,7 +19,7 @@ from rich.markup import escape
 from fedast.aggregation.settings import Calibration
 from fedast.config.kinds import KINDS as CONFIGURED
 from fedast.parts.errors import ConfigError, nearest
-from fedast.parts.options import Options, Section
+from fedast.parts.options import Options, Section, meanings
 from fedast.reproduce.figures.registry import FIGURES
 from fedast.run.executors import EXECUTORS
 from fedast.sweeps.samplers import SAMPLERS
@@ -88,12 +88,9 @@ def _levels(targets: Mapping[str, float]) -> str:
 
 
 def _section_entry(name: str, section: type[BaseModel], source: str = "fedast") -> Entry:
+    meaning = meanings(section)
     options = tuple(
-        Option(
-            key,
-            _default(field),
-            _with_choices(" ".join((field.description or "").split()), field.annotation),
-        )
+        Option(key, _default(field), _with_choices(meaning[key], field.annotation))
         for key, field in section.model_fields.items()
     )
     return Entry(name, inspect.getdoc(section) or "", options, source)
