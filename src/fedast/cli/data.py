@@ -191,7 +191,7 @@ def _tell_base(base: BaseModel) -> None:
 def _labels(stored: Stored) -> npt.NDArray[np.int64]:
     """Of the training samples."""
     if stored.name != "imdb":
-        return np.array(stored.array("train_y"))
+        return stored.array("train_y")
     labels = reviews().train.labels
     assert labels is not None
     return labels
@@ -235,7 +235,7 @@ def _roles(stored: Stored, title: str) -> Figure:
     from fedast.report import datasets as report
     from fedast.tasks.data.shakespeare import ALPHABET, windows
 
-    starts, codes = np.array(stored.array("starts")), stored.array("codes")
+    starts, codes = stored.array("starts"), stored.array("codes")
     names = [str(name) for name in stored.array("names")]
     sizes = np.array([len(windows(starts, role)[0]) for role in range(len(names))])
     role = int(sizes.argmax())

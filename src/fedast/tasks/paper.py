@@ -183,8 +183,8 @@ class Shakespeare(TaskOptions):
         from fedast.tasks.partitions import natural, one_each
 
         stored = load("shakespeare", tell)
-        starts = np.array(stored.array("starts"))
-        codes = torch.from_numpy(np.array(stored.array("codes")))
+        starts = stored.array("starts")
+        codes = torch.from_numpy(stored.array("codes"))
         parts = [windows(starts, role) for role in range(len(starts) - 1)]
         rng = np.random.default_rng(Stream.of(seed, "partition", name).bits())
         first = np.concatenate(([0], np.cumsum([len(train) for train, _ in parts])))
@@ -256,10 +256,10 @@ def _images(
         return (pixels.float() - centre) / spread
 
     def read(part: str) -> Arrays:
-        pixels = torch.from_numpy(np.array(stored.array(f"{part}_x")))
+        pixels = torch.from_numpy(stored.array(f"{part}_x"))
         # grey: add the channel; colour: channels first
         pixels = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
-        return Arrays(pixels, torch.from_numpy(np.array(stored.array(f"{part}_y"))), normalise)
+        return Arrays(pixels, torch.from_numpy(stored.array(f"{part}_y")), normalise)
 
     return read("train"), read("test")
 

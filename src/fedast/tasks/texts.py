@@ -155,8 +155,8 @@ def _reviews(
     from fedast.tasks.data.texts import TEST_SHARE, review_split
 
     stored = load("imdb", tell)
-    starts, labels = np.array(stored.array("word_starts")), np.array(stored.array("labels"))
-    every = np.array(stored.array("words"))
+    starts, labels = stored.array("word_starts"), stored.array("labels")
+    every = stored.array("words")
     every[every > words] = 0
     place = starts[:-1, None] + np.arange(length)
     inside = place < starts[1:, None]

@@ -44,10 +44,8 @@ class Stored:
     notes: Mapping[str, Any]
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """One of its arrays, memory-mapped."""
-        found: npt.NDArray[Any] = np.load(
-            self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False
-        )
+        """One of its arrays, in memory of its own."""
+        found: npt.NDArray[Any] = np.load(self.folder / f"{name}.npy", allow_pickle=False)
         return found
 
 

@@ -54,8 +54,8 @@ class TextData:
 def reviews(*, split_seed: int = 0, test_share: float = TEST_SHARE, say: Say = tell) -> TextData:
     """IMDb's reviews with their sentiments, 0 or 1; the split is the same in every run."""
     stored = load("imdb", say)
-    texts = PackedTexts(stored.array("text"), np.array(stored.array("starts")))
-    labels = np.array(stored.array("labels"))
+    texts = PackedTexts(stored.array("text"), stored.array("starts"))
+    labels = stored.array("labels")
     train, test = review_split(len(labels), split_seed, test_share)
     return TextData(
         Texts(texts.take(train), labels=labels[train]), Texts(texts.take(test), labels=labels[test])
@@ -77,7 +77,7 @@ def messages(*, min_messages: int = MIN_MESSAGES, say: Say = tell) -> TextData:
     Senders with fewer than ``min_messages`` (at least 2) are left out.
     """
     stored = load("chitchat", say)
-    senders = np.array(stored.array("senders"))
+    senders = stored.array("senders")
     sizes = np.bincount(senders)
     people = np.flatnonzero(sizes >= max(2, min_messages))
     if not len(people):
@@ -90,7 +90,7 @@ def messages(*, min_messages: int = MIN_MESSAGES, say: Say = tell) -> TextData:
     number[people] = np.arange(len(people))
     place = np.arange(len(senders)) - firsts[senders]
     training = place < cuts[senders]
-    texts = PackedTexts(stored.array("text"), np.array(stored.array("starts")))
+    texts = PackedTexts(stored.array("text"), stored.array("starts"))
 
     def part(chosen: Any) -> Texts:
         indices = np.flatnonzero(chosen & (number[senders] >= 0))
@@ -105,7 +105,7 @@ def roles(*, say: Say = tell) -> TextData:
     from fedast.tasks.data.shakespeare import ALPHABET, split_at
 
     stored = load("shakespeare", say)
-    codes, starts = stored.array("codes"), np.array(stored.array("starts"))
+    codes, starts = stored.array("codes"), stored.array("starts")
     letters = np.frombuffer(ALPHABET.encode("ascii"), dtype=np.uint8)
     whole = [letters[codes[start:end]].tobytes().decode("ascii") for start, end in pairwise(starts)]
     people = np.arange(len(whole))
