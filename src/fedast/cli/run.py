@@ -24,7 +24,7 @@ from fedast.cli.loading import (
     silent,
     warn,
 )
-from fedast.cli.starting import over, say
+from fedast.cli.starting import importing, over, say
 from fedast.cli.tables import result_table, saturation_warnings
 from fedast.cli.ui import new_folder, page_for
 from fedast.config.schema import RunConfig
@@ -32,6 +32,7 @@ from fedast.core.protocol import Algorithm, Observer, Observers
 from fedast.parts.errors import ConfigError
 from fedast.records.metrics import RunMetrics
 from fedast.records.run import CONFIG
+from fedast.run.gpu_start import start_driver, start_gpu
 
 if TYPE_CHECKING:
     from fedast.run.simulate import Outcome, Watch
@@ -72,8 +73,11 @@ def run_config(
     if ui and out is None:
         out = new_folder()
     check_out(out, events)
-    from fedast.run.checkpointing import Every  # which load torch
-    from fedast.run.execute import data_notes, execute
+    start_driver(config.compute.device)
+    with importing():
+        from fedast.run.checkpointing import Every  # which load torch
+        from fedast.run.execute import data_notes, execute
+    start_gpu(config.compute.device)
 
     every = None if checkpoint_every is None else Every.parse(checkpoint_every)
     if every is not None and out is None:
@@ -107,8 +111,9 @@ def resume_run(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    from fedast.run.checkpointing import Every
-    from fedast.run.execute import resume
+    with importing():
+        from fedast.run.checkpointing import Every
+        from fedast.run.execute import resume
 
     every = None if checkpoint_every is None else Every.parse(checkpoint_every)
     if not (Path(folder) / CONFIG).is_file():

@@ -32,7 +32,7 @@ from fedast.records.run import (
 )
 from fedast.run.build import build_tasks
 from fedast.run.checkpointing import EVERY, FOLDER, Checkpointing, Every
-from fedast.run.gpu_start import start_gpu
+from fedast.run.gpu_start import start_gpu, wait_for_gpu
 from fedast.run.models import data_of, save_models
 from fedast.run.plan import World, build_world, plan_run
 from fedast.run.simulate import Outcome, Watch, run_world
@@ -158,12 +158,9 @@ def _check_same(
 def _build(config: RunConfig) -> World:
     for observer in config.observers:
         observer.check()
-    starting = start_gpu(config.compute.device)
-    try:
-        tasks = build_tasks(config)
-    finally:
-        if starting is not None:
-            starting.join()
+    start_gpu(config.compute.device)
+    tasks = build_tasks(config)
+    wait_for_gpu()
     plan = plan_run(
         tasks,
         config.algorithm,

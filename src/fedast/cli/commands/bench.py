@@ -14,7 +14,7 @@ from fedast.cli.options import (
     precision_option,
     set_option,
 )
-from fedast.cli.starting import say
+from fedast.cli.starting import loading_pytorch
 
 _OF_MODELS = ("trainers", "clients", "seconds", "device", "precision", "as_json")
 
@@ -58,8 +58,8 @@ def bench(
     **options: Any,
 ) -> None:
     """Measure local training, with CONFIG's tasks or with models of the paper on random data."""
-    say("loading PyTorch")
-    from fedast.cli.bench import run_bench, run_models
+    with loading_pytorch():
+        from fedast.cli.bench import run_bench, run_models
 
     if models:
         if config or options.pop("settings") or options.pop("whole") or options.pop("updates"):

@@ -8,7 +8,7 @@ import click
 
 from fedast.cli.errors import reports_errors
 from fedast.cli.options import config_argument
-from fedast.cli.starting import say
+from fedast.cli.starting import loading_pytorch
 
 
 @click.command()
@@ -22,7 +22,7 @@ from fedast.cli.starting import say
 @reports_errors
 def client(config: str, **options: Any) -> None:
     """Take part in a federation with this machine's own data."""
-    say("loading PyTorch")
-    from fedast.cli.programs import run_client
+    with loading_pytorch():
+        from fedast.cli.programs import run_client
 
     run_client(config, **options)

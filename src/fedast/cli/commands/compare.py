@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from fedast.cli.errors import reports_errors
 from fedast.cli.options import columns_option, jobs_option, on_option, run_options
-from fedast.cli.starting import say
+from fedast.cli.starting import loading_pytorch
 
 _WITH_RESUME = (
     "resume", "out", "jobs", "on", "checkpoint_every", "quiet", "as_json", "offline", "ui",
@@ -44,8 +44,8 @@ def compare(configs: tuple[str, ...], resume: str | None, **options: Any) -> Non
 
     Without --resume, the same command goes on too, but begins interrupted runs anew.
     """
-    say("loading PyTorch")
-    from fedast.cli.compare import compare_configs, resume_comparison
+    with loading_pytorch():
+        from fedast.cli.compare import compare_configs, resume_comparison
 
     if resume and os.path.isfile(resume):  # the flag stood before a CONFIG
         configs, resume = (resume, *configs), ""

@@ -6,7 +6,7 @@ import click
 
 from fedast.cli.errors import reports_errors
 from fedast.cli.options import jobs_option, json_option, quiet_option, ui_option
-from fedast.cli.starting import say
+from fedast.cli.starting import loading_pytorch
 
 _ALGORITHMS = ("fedast-d", "fedast-s", "fedast-nobuffer", "sync-st")
 
@@ -25,10 +25,10 @@ def demo(
     out: str, seeds: int, jobs: int | None, overwrite: bool, ui: bool, quiet: bool, as_json: bool
 ) -> None:
     """Watch FedAST train three models over 200 clients and race synchronous training."""
-    say("loading PyTorch")
-    from importlib.resources import as_file, files
+    with loading_pytorch():
+        from importlib.resources import as_file, files
 
-    from fedast.cli.compare import compare_configs
+        from fedast.cli.compare import compare_configs
 
     with as_file(files("fedast.run") / "demo.toml") as path:
         compare_configs(

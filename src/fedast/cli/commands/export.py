@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fedast.cli.errors import reports_errors
-from fedast.cli.starting import over, say
+from fedast.cli.starting import loading_pytorch, over
 
 
 @click.command()
@@ -26,8 +26,8 @@ def export(run: Path, task: str, form: str, out: Path | None) -> None:
     same), torch-export for torch.export.load without this package, onnx for any ONNX runtime,
     peft (a folder, of tasks that train adapters) for PeftModel.from_pretrained.
     """
-    say("loading PyTorch")
-    from fedast.run.export import export as write
+    with loading_pytorch():
+        from fedast.run.export import export as write
 
     written = write(run, task, form, out)
     over()

@@ -14,7 +14,7 @@ from fedast.cli.options import (
     track_option,
     ui_option,
 )
-from fedast.cli.starting import say
+from fedast.cli.starting import loading_pytorch
 
 
 @click.group()
@@ -53,8 +53,8 @@ def init(folder: str, **options: Any) -> None:
 @reports_errors
 def up(folder: str, **options: Any) -> None:
     """Start nats-server, the FedAST server and clients; continue where they left off."""
-    say("loading PyTorch")
-    from fedast.cli import federation as work
+    with loading_pytorch():
+        from fedast.cli import federation as work
 
     work.up(folder, **options)
 

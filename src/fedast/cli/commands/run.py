@@ -8,7 +8,7 @@ import click
 
 from fedast.cli.errors import reports_errors
 from fedast.cli.options import config_argument, run_options
-from fedast.cli.starting import say
+from fedast.cli.starting import loading_pytorch
 
 _WITH_RESUME = ("checkpoint_every", "quiet", "as_json", "offline", "ui")
 """The options that may stand beside ``--resume``."""
@@ -27,8 +27,8 @@ _WITH_RESUME = ("checkpoint_every", "quiet", "as_json", "offline", "ui")
 @reports_errors
 def run(config: str | None, resume: str | None, **options: Any) -> None:
     """Simulate CONFIG (a TOML file) and write its records to a folder."""
-    say("loading PyTorch")
-    from fedast.cli.run import resume_run, run_config
+    with loading_pytorch():
+        from fedast.cli.run import resume_run, run_config
 
     if config is not None and resume is None:
         run_config(config, **options)

@@ -8,7 +8,7 @@ import click
 
 from fedast.cli.errors import reports_errors
 from fedast.cli.options import config_argument, quiet_option, track_option
-from fedast.cli.starting import say
+from fedast.cli.starting import loading_pytorch
 
 
 @click.command()
@@ -27,7 +27,7 @@ from fedast.cli.starting import say
 @reports_errors
 def serve(config: str, **options: Any) -> None:
     """Run the FedAST server of a federation with the tasks of CONFIG."""
-    say("loading PyTorch")
-    from fedast.cli.programs import serve as go
+    with loading_pytorch():
+        from fedast.cli.programs import serve as go
 
     go(config, **options)

@@ -8,7 +8,7 @@ import click
 
 from fedast.cli.errors import reports_errors
 from fedast.cli.options import jobs_option, on_option, run_options
-from fedast.cli.starting import say
+from fedast.cli.starting import loading_pytorch
 
 
 @click.command()
@@ -32,7 +32,7 @@ def sweep(file: str, **options: Any) -> None:
 
     After an interruption the same command goes on: finished runs are never repeated.
     """
-    say("loading PyTorch")
-    from fedast.cli.sweep import sweep_file
+    with loading_pytorch():
+        from fedast.cli.sweep import sweep_file
 
     sweep_file(file, **options)
