@@ -144,3 +144,13 @@ def test_a_torch_without_the_operator_is_noticed() -> None:
         assert not products.onednn_multiplies()
     with patch.object(products, "by_onednn", return_value=torch.zeros(2, 4)):
         assert not products.onednn_multiplies()
+
+
+@has_operator
+def test_a_program_in_double_precision_finds_the_operator() -> None:
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert products.onednn_multiplies()
+    finally:
+        torch.set_default_dtype(usual)
