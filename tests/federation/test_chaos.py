@@ -55,7 +55,7 @@ def test_the_server_killed_comes_back(tmp_path: Path) -> None:
 @chaos
 def test_the_server_killed_at_random_moments(tmp_path: Path) -> None:
     chance = random.Random(1)
-    with Field(tmp_path, rounds=400, clients=4) as field:
+    with Field(tmp_path, rounds=1000, clients=4) as field:
         field.start_all()
         field.wait_for_entries(40)
         while not field.ended and field.faults["server SIGKILL"] < 20:

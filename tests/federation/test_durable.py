@@ -44,15 +44,21 @@ def test_streams_deleted_while_it_trains(tmp_path: Path) -> None:
         assert "is gone" in (tmp_path / "server.log").read_text()
 
 
+def wait_until_created_again(field: Field, times: int) -> None:
+    log = field.folder / "server.log"
+    field.wait(lambda: log.read_text().count("creating what is missing") >= times)
+
+
 @chaos
 @pytest.mark.parametrize("stream", [MODELS, REQUESTS, UPDATES])
 def test_one_stream_deleted_again_and_again(tmp_path: Path, stream: str) -> None:
     with Field(tmp_path, rounds=120) as field:
         field.start_all()
-        for entries in (40, 100, 160):
-            field.wait_for_entries(entries)
+        for times in (1, 2, 3):
+            field.wait_for_entries(field.entries() + 40)
             field.faults[f"{stream} deleted"] += 1
             asyncio.run(field.bed.lose(stream))
+            wait_until_created_again(field, times)
         finish(field)
 
 
