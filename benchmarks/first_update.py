@@ -69,18 +69,10 @@ def seconds(config: str, options: list[str]) -> float:
         environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [here, os.environ.get("PYTHONPATH")])
         )
-        command = [
-            sys.executable,
-            "-m",
-            "fedast",
-            "run",
-            config,
-            "--track",
-            "first_update:FirstUpdate",
-        ]
+        run = [sys.executable, "-m", "fedast", "run", config, "--out", str(Path(folder) / "run")]
         began = time.time()
         subprocess.run(
-            [*command, "--out", str(Path(folder) / "run"), *options], env=environment, check=True
+            [*run, "--track", "first_update:FirstUpdate", *options], env=environment, check=True
         )
         return float(stamp.read_text()) - began
 

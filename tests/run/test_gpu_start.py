@@ -5,18 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
+from fedast.config.load import load
+from fedast.config.schema import Compute, RunConfig
 from fedast.run import gpu_start
-from fedast.run.gpu_start import (
-    start_driver,
-    start_gpu,
-    use_pytorch,
-    wait_for_gpu,
-)
+from fedast.run.execute import execute
+from fedast.run.gpu_start import start_driver, start_gpu, use_pytorch, wait_for_gpu
+from fedast.tasks.data.cache import DataError
+from fedast.tasks.task import Task
+
+QUICK = Path(__file__).parents[2] / "examples" / "quickstart.toml"
 
 
 @pytest.fixture
@@ -101,6 +105,23 @@ def test_errors_are_left_to_the_run(
 
 def test_the_operations_that_are_tried_are_right() -> None:
     use_pytorch("cpu")  # in the thread their errors are left to the run
+
+
+def test_a_run_that_cannot_begin_leaves_nothing_under_way(
+    monkeypatch: pytest.MonkeyPatch, begun: dict[str, threading.Thread]
+) -> None:
+    """Another run of the process may capture graphs next."""
+
+    def missing(config: RunConfig) -> list[Task]:
+        begun["driver"] = threading.Thread(target=time.sleep, args=(0.3,))
+        begun["driver"].start()
+        raise DataError("mnist: not in the cache")
+
+    monkeypatch.setattr("fedast.run.execute.build_tasks", missing)
+    config = load(QUICK).model_copy(update={"compute": Compute(device="cpu")})
+    with pytest.raises(DataError):
+        execute(config)
+    assert not begun["driver"].is_alive()
 
 
 @pytest.mark.cuda

@@ -159,8 +159,10 @@ def _build(config: RunConfig) -> World:
     for observer in config.observers:
         observer.check()
     start_gpu(config.compute.device)
-    tasks = build_tasks(config)
-    wait_for_gpu()
+    try:
+        tasks = build_tasks(config)
+    finally:
+        wait_for_gpu()
     plan = plan_run(
         tasks,
         config.algorithm,
