@@ -20,7 +20,9 @@ def test_requests_are_withdrawn_under_the_names_they_were_sent_by(
 ) -> None:
     """Also those whose models nobody needs any more. Else a client that comes back finds them, and
     looks for models that are gone while its new requests wait."""
-    config = two_tasks(tmp_path, clients=3, target=0.93)
+    # With fewer requests all of a task's may wait for client 2 before any of them is old.
+    options = "requests = 16\nratio = 4\nserver_rate = 0.5"
+    config = two_tasks(tmp_path, clients=3, target=0.93, options=options)
     hub = Hub()
     send, withdraw = MemoryServer.send, MemoryServer.withdraw
     sent: set[str] = set()
