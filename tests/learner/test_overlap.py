@@ -3,7 +3,11 @@ may change a value."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,13 +15,17 @@ import pytest
 import torch
 from torch import nn
 
+from fedast.algorithms.fedast import FedASTDynamic
+from fedast.config.schema import Compute, Simulation
 from fedast.learner.evaluation import CapturedEvaluation, measure
 from fedast.learner.inference import KernelInference, inference
 from fedast.learner.local import LocalLearner, MakeTrainer
+from fedast.run.simulate import simulate
 from fedast.tasks.dataset import Arrays
 from fedast.tasks.models import CharLSTM, lenet5
 from fedast.tasks.task import Sampling, Task, Training
 from fedast.training.batched import BatchedTrainer
+from fedast.training.beside import Beside
 from fedast.training.graphs import Graphs
 from fedast.training.prepared import one_by_one, prepared
 from fedast.training.trainer import DeviceTask, SerialTrainer
@@ -25,12 +33,14 @@ from fedast.training.trainer import DeviceTask, SerialTrainer
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-def task(sampling: Sampling = "epochs", *, dropout: bool = False, **more: Any) -> Task:
+def task(
+    sampling: Sampling = "epochs", *, name: str = "t", dropout: bool = False, **more: Any
+) -> Task:
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(200, 6, generator=generator, dtype=torch.float64)
     layers = [nn.Dropout(0.5)] if dropout else []
     return Task(
-        name="t",
+        name=name,
         model=lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), *layers, nn.Linear(8, 3)).double(),
         train=Arrays(inputs, torch.arange(200) % 3),
         test=Arrays(inputs[:40], torch.arange(40) % 3),
@@ -55,8 +65,7 @@ def test_mini_batches_that_were_drawn_ahead_are_the_same(
         )  # fmt: skip
         for request in range(8):
             learner.dispatch(request, "t", request % 5, 0)
-        draws = learner._draws()
-        assert sum(next(draws, False) for _ in range(ahead)) == ahead
+        assert len(list(islice(learner._draws(), ahead))) == ahead
         learner.aggregate("t", tuple(range(8)))
         assert learner.open_updates() == {}
         found.append(learner.parameters("t"))
@@ -73,6 +82,90 @@ def test_nothing_is_drawn_twice_or_kept_for_a_request_that_is_closed() -> None:
     learner.drop(1, "t")
     learner.dispatch(3, "t", 1, 0)
     assert len(list(learner._draws())) == 1
+
+
+def learner_of(*names: str, trainer: MakeTrainer = BatchedTrainer) -> LocalLearner:
+    tasks = [task(name=name) for name in names]
+    rates = dict.fromkeys(names, 0.5)
+    return LocalLearner(tasks, rates, seed=3, device=CPU, variance_window=2, trainer=trainer)
+
+
+def untrained(learner: LocalLearner) -> list[int]:
+    return [request for request, update in learner.open_updates().items() if update is None]
+
+
+def test_updates_that_were_trained_ahead_are_the_same() -> None:
+    """First those of the task that has most to train; what they are trained with is rounded
+    differently, and no more than that."""
+    late, early = learner_of("t", "u"), learner_of("t", "u")
+    for learner in (late, early):
+        for request in range(6):
+            learner.dispatch(request, "t", request, 0)
+        learner.aggregate("t", (0, 1))
+        for request in range(6, 9):
+            learner.dispatch(request, "u", request - 6, 0)
+        learner.dispatch(9, "t", 7, 1)
+    assert untrained(early) == [6, 7, 8, 9]
+    list(early._meanwhile())
+    assert untrained(early) == [9], "of the others of t all have been trained"
+    list(early._meanwhile())
+    assert untrained(early) == [], "one of five is worth a batch"
+    assert len(untrained(late)) == 4
+    for name, requests in (("u", (6, 7)), ("t", (9, 3))):
+        for learner in (late, early):
+            for request in requests:
+                learner.accept(request, name)
+            learner.aggregate(name, requests)
+        assert late.variance(name) == pytest.approx(early.variance(name), rel=1e-10)
+        assert torch.allclose(late.parameters(name), early.parameters(name), atol=1e-13, rtol=0)
+
+
+def test_a_small_batch_is_not_trained_ahead() -> None:
+    learner = learner_of("t")
+    for request in range(10):
+        learner.dispatch(request, "t", request % 8, 0)
+    list(learner._meanwhile())
+    learner.drop(0, "t")
+    learner.aggregate("t", (1, 2))
+    learner.dispatch(10, "t", 0, 1)
+    list(learner._meanwhile())
+    assert untrained(learner) == [10], "one of eight"
+    learner.dispatch(11, "t", 0, 1)
+    list(learner._meanwhile())
+    assert untrained(learner) == [], "two of nine"
+
+
+def test_only_what_is_trained_in_batches_is_trained_ahead() -> None:
+    """Clients that are trained one at a time are no faster together, and a trainer that begins by
+    itself need not be told."""
+
+    class Begins:
+        def __init__(self, device_tasks: Any, seed: int) -> None: ...
+
+        def limit(self, task: str) -> int:
+            return 8
+
+        def ahead(self, task: str) -> bool:
+            return True
+
+        def plan(self, jobs: Any) -> None: ...
+
+        def bound(self, task: str) -> list[int]:
+            return []
+
+        def spread(self, *_: Any) -> list[Any]:
+            return []
+
+        def train(self, task: str, jobs: Any) -> list[Any]:
+            raise AssertionError
+
+        def close(self) -> None: ...
+
+    for trainer in (SerialTrainer, Begins):
+        learner = learner_of("t", trainer=trainer)
+        learner.dispatch(0, "t", 0, 0)
+        list(learner._meanwhile())
+        assert untrained(learner) == [0]
 
 
 def test_only_samples_that_do_not_depend_on_their_batch_are_made_once() -> None:
@@ -138,16 +231,17 @@ def test_an_evaluation_as_a_graph(make: Any) -> None:
         for factor in (1.0, 0.3, 1.5):
             calls: list[int] = []
 
-            def meanwhile(calls: list[int] = calls) -> bool:
-                calls.append(1)
-                return len(calls) < 3
+            def meanwhile(calls: list[int] = calls) -> Iterator[None]:
+                for number in range(3):
+                    calls.append(number)
+                    yield
 
-            found = captured(factor * base, meanwhile)
+            found = captured(factor * base, meanwhile())
             model.load(factor * base)
             wanted = measure(device_task, model, device_task.test, batch)
             assert found.metric == wanted.metric
             assert found.loss == pytest.approx(wanted.loss, rel=1e-6)
-            assert len(calls) <= 3
+            assert calls[0] == 0, "the first in any case"
 
 
 @pytest.mark.cuda
@@ -169,3 +263,53 @@ def test_a_metric_that_needs_the_host_is_evaluated_without_a_graph() -> None:
     )  # fmt: skip
     first, second = learner.evaluate("t"), learner.evaluate("t")
     assert first == second
+
+
+@pytest.mark.cuda
+def test_what_is_trained_beside_an_evaluation_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run in which such trainings are late gives the same bits as one in which each is waited for
+    at once."""
+    images = [replace(image_task(), name=name) for name in ("a", "b")]
+    tasks = [
+        replace(
+            one,
+            partition=np.array_split(np.arange(len(one.train)), 20),
+            training=Training(local_steps=9, batch_size=8),
+        )
+        for one in (*images, replace(text_task(), name="c"))
+    ]
+    usual = BatchedTrainer.train
+    beside: list[int] = []
+
+    def slow(self: BatchedTrainer, task: str, jobs: Any) -> Any:
+        if torch.cuda.current_stream() != torch.cuda.default_stream():
+            beside.append(len(jobs))
+            torch.cuda._sleep(10_000_000)  # type: ignore[no-untyped-call]
+        return usual(self, task, jobs)
+
+    training = Beside.training
+
+    @contextmanager
+    def waited_for(self: Beside, *args: Any) -> Iterator[None]:
+        torch.cuda.synchronize()
+        with training(self, *args):
+            yield
+        torch.cuda.synchronize()
+
+    def run() -> Any:
+        return simulate(
+            tasks, FedASTDynamic(requests=48), Simulation(clients=20, max_time=400.0), seed=2,
+            compute=Compute(device="cuda", precision="fp16"),
+        )  # fmt: skip
+
+    monkeypatch.setattr(BatchedTrainer, "train", slow)
+    late = run()
+    assert len(beside) > 10
+    monkeypatch.setattr(Beside, "training", waited_for)
+    at_once = run()
+    assert late.curves == at_once.curves
+    for name, module in late.models.items():
+        for mine, other in zip(module.parameters(), at_once.models[name].parameters(), strict=True):
+            assert torch.equal(mine, other)

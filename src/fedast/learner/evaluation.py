@@ -19,8 +19,9 @@ Part: TypeAlias = Literal["test", "final_test"]
 """The test set that decides, and the larger one of the end."""
 Spread: TypeAlias = Callable[..., list[Any]]
 """``AheadTrainer.spread``."""
-Meanwhile: TypeAlias = Callable[[], bool]
-"""Does a little of something useful, while a GPU works; false if there is nothing left to do."""
+Meanwhile: TypeAlias = Iterable[object]
+"""Does something useful each time it is asked for another, while a GPU works. The first is asked
+for in any case, the others until the GPU is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,9 @@ class CapturedEvaluation:
         self._graph.replay()
         self._sums.copy_(self._found.sums, non_blocking=True)
         self._done.record()
-        while not self._done.query() and meanwhile():  # type: ignore[no-untyped-call]
-            pass
+        for _ in meanwhile:
+            if self._done.query():  # type: ignore[no-untyped-call]
+                break
         self._done.synchronize()
         return _finished(
             self._device_task, replace(self._found, sums=self._sums), len(self._dataset)

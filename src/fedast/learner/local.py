@@ -1,15 +1,16 @@
 """The learner of simulations: it trains clients' updates itself, as late as it can.
 
 An update is trained when a value of its task is first needed, in one batch with
-the task's other outstanding requests, as many as the trainer takes at a time.
-Until then a request is only a reference to the model version that went out with
-it, so a request that is cancelled or lost before costs nothing.
+the task's other outstanding requests, as many as the trainer takes at a time, or
+beside the evaluation of a model on a GPU, which would have time for it. Until then
+a request is only a reference to the model version that went out with it, so a
+request that is cancelled or lost before costs nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeAlias, final
 
 import torch
@@ -23,6 +24,7 @@ from fedast.learner.protocol import Evaluation
 from fedast.learner.replay import check_all_used
 from fedast.learner.requests import OpenRequest, OpenRequests
 from fedast.tasks.task import OutOfMemory, Task
+from fedast.training.beside import Beside
 from fedast.training.trainer import (
     AheadTrainer,
     DeviceTask,
@@ -36,6 +38,9 @@ from fedast.training.trainer import (
 
 MakeTrainer: TypeAlias = Callable[[Mapping[TaskName, DeviceTask], int], Trainer]
 """Makes a trainer for tasks on a device and a run's seed."""
+_WORTHWHILE = 0.2
+"""The part of a task's open requests that is trained before it is needed: a GPU takes longer for
+each client of a small batch."""
 
 
 @final
@@ -61,9 +66,12 @@ class LocalLearner:
         self._requests = OpenRequests(names, variance_window)
         self._untrained: dict[TaskName, dict[RequestId, None]] = {name: {} for name in names}
         """In the order of their dispatch. Each keeps its model version alive."""
+        self._out = dict.fromkeys(names, 0)
+        """How many requests of each task have neither been aggregated nor dropped."""
         self._streams = {name: Stream.of(seed, "train", name) for name in names}
         self._trainer = trainer(self._models.device_tasks, seed)
         self._ahead = self._trainer if isinstance(self._trainer, AheadTrainer) else None
+        self._beside = Beside() if device.type == "cuda" else None
 
     def dispatch(
         self, request: RequestId, task: TaskName, client: ClientId, version: Version
@@ -71,11 +79,13 @@ class LocalLearner:
         self._requests.add(request, client, version)
         self._models.stores[task].retain(version)
         self._untrained[task][request] = None
+        self._out[task] += 1
 
     def accept(self, request: RequestId, task: TaskName) -> None:
         self._forget(task, self._requests.accept(request, task))
 
     def drop(self, request: RequestId, task: TaskName) -> None:
+        self._out[task] -= 1
         self._forget(task, self._requests.drop(request, task))
 
     def training_loss(self, request: RequestId, task: TaskName) -> float:
@@ -89,10 +99,12 @@ class LocalLearner:
     ) -> None:
         updates = self._updates(task, requests)
         self._models.step(task, [self._requests[r] for r in requests], updates, weights)
+        self._out[task] -= len(requests)
         self._forget(task, self._requests.release(requests))
 
     def skip_aggregation(self, task: TaskName, requests: tuple[RequestId, ...]) -> None:
         self._models.skip_step(task)
+        self._out[task] -= len(requests)
         self._forget(task, self._requests.release(requests))
 
     def variance(self, task: TaskName) -> float:
@@ -100,10 +112,15 @@ class LocalLearner:
 
     def evaluate(self, task: TaskName) -> Evaluation:
         self._plan()
-        return self._models.evaluate(task, self._spread(task), partial(next, self._draws(), False))
+        if self._beside is not None:
+            if not self._models.has_graph(task):
+                self._beside.join()
+            self._beside.mark()
+        return self._models.evaluate(task, self._spread(task), self._meanwhile())
 
     def final_evaluation(self, task: TaskName) -> Evaluation | None:
         """The task's result on its larger test set, if it has one."""
+        self._join()
         return self._models.final_evaluation(task, self._spread(task))
 
     def parameters(self, task: TaskName) -> torch.Tensor:
@@ -112,11 +129,13 @@ class LocalLearner:
 
     def raw_module(self, task: TaskName) -> torch.nn.Module | None:
         """A copy of the newest model as a module, if an average of the models is the result."""
+        self._join()
         return self._models.raw_module(task)
 
     def module(self, task: TaskName) -> torch.nn.Module:
         """A task's result as a module (the learner's own, not a copy): the average of its models,
         if it has one, otherwise the newest."""
+        self._join()
         return self._models.module(task)
 
     def saturated(self) -> dict[TaskName, int]:
@@ -128,6 +147,7 @@ class LocalLearner:
 
     def open_updates(self) -> dict[RequestId, Update | None]:
         """The requests whose updates are still needed; None: not trained yet."""
+        self._join()
         return {request: self._requests[request].update for request in self._requests}
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -135,6 +155,7 @@ class LocalLearner:
             for task, untrained in self._untrained.items():
                 bound = [request for request in self._ahead.bound(task) if request in untrained]
                 self._updates(task, bound)
+        self._join()
         return self._models.state() | self._requests.state()
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -157,18 +178,21 @@ class LocalLearner:
             self._train(task, missing)
         updates = []
         for request in wanted:
+            if self._beside is not None:
+                self._beside.wait_for(request)
             update = self._requests[request].update
             assert update is not None
             updates.append(update)
         return updates
 
-    def _train(self, task: TaskName, missing: Sequence[RequestId]) -> None:
+    def _train(self, task: TaskName, missing: Sequence[RequestId], *, beside: bool = False) -> None:
         """Train these, and fill the last batch with the task's other untrained requests.
 
-        This is exact: their values depend on nothing that is still to come.
+        This is exact: their values depend on nothing that is still to come. ``beside``: they are
+        not needed yet, so nothing has to wait for them.
         """
         limit = self._trainer.limit(task)
-        if self._ahead is not None and self._ahead.ahead(task):
+        if self._begins_itself(task):
             limit = len(missing)
         urgent = set(missing)
         queue = [*missing, *(r for r in self._untrained[task] if r not in urgent)]
@@ -179,7 +203,8 @@ class LocalLearner:
             entries = [self._requests[request] for request in batch]
             jobs = [self._job(task, request) for request in batch]
             try:
-                updates = self._trainer.train(task, jobs)
+                with self._place(batch, jobs, beside):
+                    updates = self._trainer.train(task, jobs)
             except torch.OutOfMemoryError as error:
                 raise OutOfMemory(
                     f"task {task!r}: out of memory while training request {batch[0]}; lower its "
@@ -189,12 +214,43 @@ class LocalLearner:
                 entry.update = update
                 self._trained(task, request)
 
+    def _place(
+        self, requests: Sequence[RequestId], jobs: Sequence[Job], beside: bool
+    ) -> AbstractContextManager[None]:
+        """Where on the device these are trained."""
+        if self._beside is not None and beside:
+            return self._beside.training(requests, [job.base for job in jobs])
+        self._join()
+        return nullcontext()
+
+    def _join(self) -> None:
+        if self._beside is not None:
+            self._beside.join()
+
     def _job(self, task: TaskName, request: RequestId) -> Job:
         entry = self._requests[request]
         base = self._models.stores[task][entry.version]
         return Job(request, entry.client, base, entry.version, entry.drawn)
 
-    def _draws(self) -> Iterator[bool]:
+    def _meanwhile(self) -> Iterator[None]:
+        """What there is to do while a GPU evaluates, the first thing in any case: rounding may
+        depend on what is trained together, but must not on how fast a machine is."""
+        self._train_ahead()
+        yield
+        yield from self._draws()
+
+    def _train_ahead(self) -> None:
+        """Train the task that has most to train, if that is worth a batch."""
+        parts = {
+            task: len(untrained) / max(self._out[task], 1)
+            for task, untrained in self._untrained.items()
+            if untrained and self._trainer.limit(task) > 1 and not self._begins_itself(task)
+        }
+        task = max(parts, key=lambda name: parts[name], default=None)
+        if task is not None and parts[task] >= _WORTHWHILE:
+            self._train(task, list(self._untrained[task]), beside=True)
+
+    def _draws(self) -> Iterator[None]:
         """Draw mini-batches of open requests, as their training would; each time those of one."""
         for task, untrained in self._untrained.items():
             device_task = self._models.device_tasks[task]
@@ -203,7 +259,7 @@ class LocalLearner:
                 if entry.drawn is None:
                     job = self._job(task, request)
                     entry.drawn = Drawn(*batches_of(device_task, self._streams[task], job))
-                    yield True
+                    yield
 
     def _plan(self) -> None:
         """Let a trainer that can begin with what is open, of all tasks.
@@ -221,8 +277,12 @@ class LocalLearner:
         if jobs:
             self._ahead.plan(jobs)
 
+    def _begins_itself(self, task: TaskName) -> bool:
+        """Whether the trainer goes on with a task while the learner does other things."""
+        return self._ahead is not None and self._ahead.ahead(task)
+
     def _spread(self, task: TaskName) -> Spread | None:
-        return self._ahead.spread if self._ahead is not None and self._ahead.ahead(task) else None
+        return self._ahead.spread if self._ahead is not None and self._begins_itself(task) else None
 
     def _trained(self, task: TaskName, request: RequestId) -> None:
         del self._untrained[task][request]

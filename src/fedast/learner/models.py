@@ -52,10 +52,6 @@ _AVERAGE = "average"
 _TEST_BATCH = {"cpu": 2000, "cuda": 20_000}
 
 
-def _nothing() -> bool:
-    return False
-
-
 @final
 class ServerModels:
     """The models of all tasks on a device, and what updates do to them."""
@@ -210,10 +206,10 @@ class ServerModels:
         return float(spread / mean.square().sum())
 
     def evaluate(
-        self, task: TaskName, spread: Spread | None = None, meanwhile: Meanwhile = _nothing
+        self, task: TaskName, spread: Spread | None = None, meanwhile: Meanwhile = ()
     ) -> Evaluation:
         """How the task's result does on its test set; ``spread`` has others do it, ``meanwhile``
-        is called while a GPU does it."""
+        is what to do while a GPU does it as a graph."""
         device_task = self.device_tasks[task]
         found = self._measure(task, "test", self.result(task), spread, meanwhile)
         if task not in self._averages:
@@ -225,6 +221,11 @@ class ServerModels:
             return found
         raw = self._measure(task, "test", self.parameters(task), spread, meanwhile)
         return replace(found, raw=(raw.metric, raw.loss))
+
+    def has_graph(self, task: TaskName) -> bool:
+        """Whether the task's evaluation is a graph, which uses nothing but its own copy of the
+        model."""
+        return self._captures.get(task) is not None
 
     def final_evaluation(self, task: TaskName, spread: Spread | None = None) -> Evaluation | None:
         """The task's result on its larger test set, if it has one."""
@@ -286,7 +287,7 @@ class ServerModels:
         part: Part,
         vector: torch.Tensor,
         spread: Spread | None,
-        meanwhile: Meanwhile = _nothing,
+        meanwhile: Meanwhile = (),
     ) -> Evaluation:
         device_task = self.device_tasks[task]
         if spread is not None:
