@@ -73,7 +73,7 @@ def test_the_server_killed_at_random_moments(tmp_path: Path) -> None:
 
 @chaos
 def test_a_client_that_hangs_is_given_up(tmp_path: Path) -> None:
-    with Field(tmp_path, lease=2.0) as field:
+    with Field(tmp_path, rounds=240, lease=2.0) as field:
         field.start_all()
         field.wait_for_entries(60)
         field.kill("client-2", signal.SIGSTOP)
