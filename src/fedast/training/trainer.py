@@ -68,7 +68,10 @@ class Trainer(Protocol):
         """How many jobs of a task it takes at once; 1 if there is nothing to gain from more."""
         ...
 
-    def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]: ...
+    def train(self, task: TaskName, jobs: Sequence[Job]) -> list[Update]:
+        """On a GPU, what it asks for goes to the current stream, which is not always the same one;
+        each call's work comes after that of the last."""
+        ...
 
     def close(self) -> None:
         """Release what it holds, such as worker processes."""
